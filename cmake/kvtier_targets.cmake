@@ -1,0 +1,56 @@
+# Helpers that give every target of the project the same language level, warnings and sanitizers.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+endif()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# The flags of every C++ translation unit of the project; private, so that a consumer keeps its own.
+function(kvtier_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+                        CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  # No contraction into FMA: the scalar and the vector kernels must round alike where ids depend on it.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wshadow;-ffp-contract=off>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVTIER_WERROR}>>:-Werror>)
+  foreach(sanitizer IN LISTS KVTIER_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizer};-fno-omit-frame-pointer>)
+    target_link_options(${target} PUBLIC -fsanitize=${sanitizer})
+  endforeach()
+  if("undefined" IN_LIST KVTIER_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+  endif()
+endfunction()
+
+# kvtier_room(name SOURCES ... PUBLIC_HEADERS ... LINK ... PRIVATE_LINK ...): one library per top-level
+# folder, `kvtier_<name>` with the alias `kvtier::<name>`. Headers are included from the project's root.
+function(kvtier_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;PUBLIC_HEADERS;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(kvtier_${name} STATIC ${ROOM_SOURCES})
+  add_library(kvtier::${name} ALIAS kvtier_${name})
+  kvtier_compile_options(kvtier_${name})
+  set_target_properties(kvtier_${name} PROPERTIES EXPORT_NAME ${name} OUTPUT_NAME kvtier_${name})
+  target_sources(kvtier_${name} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}"
+                 FILES ${ROOM_PUBLIC_HEADERS})
+  target_link_libraries(kvtier_${name} PUBLIC ${ROOM_LINK} Threads::Threads PRIVATE ${ROOM_PRIVATE_LINK})
+  set_property(GLOBAL APPEND PROPERTY KVTIER_ROOMS kvtier_${name})
+endfunction()
+
+# kvtier_test(name SOURCES ... LINK ... LABELS ...): a GoogleTest binary, each case a ctest of its own.
+function(kvtier_test name)
+  cmake_parse_arguments(TEST "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${TEST_SOURCES})
+  kvtier_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE KVTIER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 300)
+endfunction()
