@@ -23,8 +23,8 @@ struct model_options {
   std::uint32_t threads = 0;  ///< of the matrix products; 0 = what OpenMP takes by itself
 };
 
-/// Holds the weights as fp32 in host memory (bf16 and fp16 convert exactly) and no state of any sequence.
-/// One `forward` at a time per model; different models are independent.
+/// Holds the weights as fp32 in host memory (bf16 and fp16 convert exactly) and no state of any
+/// sequence. One `forward` at a time per model; different models are independent.
 class model {
  public:
   /// Reads config.json and the weights: model.safetensors, or the shards that
@@ -39,10 +39,11 @@ class model {
   /// Host memory of the weights as held.
   std::uint64_t weight_bytes() const noexcept;
 
-  /// One step over a batch: logits of the last token of each sequence, [sequences][vocab], resized to
-  /// fit. Synchronous; the caller chunks long prompts (see model_config::activation_bytes). Throws
-  /// std::invalid_argument for an empty batch or sequence, a token outside the vocabulary or a position
-  /// past max_positions, before `attention` is called; what `attention` throws passes through.
+  /// One step over a batch: logits of the last token of each sequence, [sequences][vocab], resized
+  /// to fit. Synchronous; the caller chunks long prompts (see model_config::activation_bytes).
+  /// Throws std::invalid_argument for an empty batch or sequence, a token outside the vocabulary or
+  /// a position past max_positions, before `attention` is called; what `attention` throws passes
+  /// through.
   void forward(std::span<const sequence_input> sequences, attention_backend& attention,
                std::vector<float>& logits);
 

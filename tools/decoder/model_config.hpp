@@ -18,8 +18,8 @@ struct rope_config {
   double theta = 10000.0;
   rope_scaling scaling = rope_scaling::none;
   double factor = 1.0;
-  double low_freq_factor = 1.0;   ///< llama3 only
-  double high_freq_factor = 4.0;  ///< llama3 only
+  double low_freq_factor = 1.0;              ///< llama3 only
+  double high_freq_factor = 4.0;             ///< llama3 only
   std::uint64_t original_max_positions = 0;  ///< llama3 only
 };
 
@@ -38,7 +38,8 @@ struct model_config {
   std::uint32_t kv_heads = 0;  ///< divides query_heads
   std::uint32_t head_dim = 0;  ///< even
   std::uint32_t vocab = 0;
-  std::uint64_t max_positions = 0;  ///< as the file declares; `model::forward` refuses positions past it
+  std::uint64_t max_positions =
+      0;  ///< as the file declares; `model::forward` refuses positions past it
   float rms_norm_eps = 0;
   rope_config rope;
   std::vector<layer_attention> attention;  ///< one per layer
@@ -47,15 +48,15 @@ struct model_config {
   bool tie_word_embeddings = false;
   std::vector<std::int32_t> eos_ids;  ///< tokens that end a text; may be empty
 
-  /// Reads `folder`/config.json. Throws model_error that names file, key, value and remedy, also for
-  /// what would change results and is not supported: other architectures, RoPE types, activations,
-  /// quantised weights.
+  /// Reads `folder`/config.json. Throws model_error that names file, key, value and remedy, also
+  /// for what would change results and is not supported: other architectures, RoPE types,
+  /// activations, quantised weights.
   static model_config load(const std::filesystem::path& folder);
 
   /// Parameters, tied ones counted once.
   std::uint64_t parameters() const noexcept;
-  /// Host bytes that model::forward uses for a step of `tokens` rows over `sequences` sequences, its
-  /// logits included.
+  /// Host bytes that model::forward uses for a step of `tokens` rows over `sequences` sequences,
+  /// its logits included.
   std::uint64_t activation_bytes(std::uint64_t tokens, std::uint64_t sequences) const noexcept;
 };
 

@@ -16,22 +16,22 @@ namespace kvtier::decoder {
 /// Text to token ids and back. Const calls may run concurrently.
 class tokenizer {
  public:
-  /// Reads `folder`/tokenizer.json. Throws model_error that names the piece of the file that is broken or
-  /// not supported.
+  /// Reads `folder`/tokenizer.json. Throws model_error that names the piece of the file that is
+  /// broken or not supported.
   static std::unique_ptr<tokenizer> load(const std::filesystem::path& folder);
   ~tokenizer();
   tokenizer(const tokenizer&) = delete;
   tokenizer& operator=(const tokenizer&) = delete;
 
-  /// Ids of `text`. Special tokens written out in the text ("<|im_end|>") become their id; none is added
-  /// unless `add_special_tokens` and the file's post-processor asks for one (begin of text). Text that
-  /// is not UTF-8 is taken byte by byte where it is broken. Throws std::invalid_argument if the vocabulary
-  /// lacks a byte of the text.
+  /// Ids of `text`. Special tokens written out in the text ("<|im_end|>") become their id; none is
+  /// added unless `add_special_tokens` and the file's post-processor asks for one (begin of text).
+  /// Text that is not UTF-8 is taken byte by byte where it is broken. Throws std::invalid_argument
+  /// if the vocabulary lacks a byte of the text.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  /// The bytes that `ids` stand for, exactly: they may end inside a UTF-8 character or be no UTF-8 at
-  /// all (see `replace_invalid_utf8`). Special tokens are left out if `skip_special_tokens`. Throws
-  /// std::invalid_argument for an id that the vocabulary lacks.
+  /// The bytes that `ids` stand for, exactly: they may end inside a UTF-8 character or be no UTF-8
+  /// at all (see `replace_invalid_utf8`). Special tokens are left out if `skip_special_tokens`.
+  /// Throws std::invalid_argument for an id that the vocabulary lacks.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = true) const;
 
   /// One more than the largest id.
