@@ -52,5 +52,13 @@ function(kvtier_test name)
   target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVTIER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 300)
+                       PROPERTIES TIMEOUT 300)
+  # Not among the PROPERTIES above: gtest_discover_tests loses all but the first entry of a list.
+  file(CONFIGURE OUTPUT ${name}_labels.cmake @ONLY CONTENT [=[
+if(@name@_TESTS)
+  set_tests_properties(${@name@_TESTS} PROPERTIES LABELS "@TEST_LABELS@")
+endif()
+]=])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
+               "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
 endfunction()
