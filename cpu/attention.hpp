@@ -1,8 +1,8 @@
 /// Host attention over rows of [K d | V d]: dense, gathered and multi-token, for one query group.
 ///
 /// All entry points *accumulate* into scaled sums, so that ranges may be attended in any order and
-/// merged exactly. They run on the calling thread, allocate nothing beyond small thread-local scratch
-/// and never throw on data; callers split work into tasks.
+/// merged exactly. They run on the calling thread, allocate nothing beyond small thread-local
+/// scratch and never throw on data; callers split work into tasks.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace kvtier::cpu {
 
-/// The query heads that share one KV head (1 to 8 of them), for one or more consecutive query tokens.
-/// `values` points at fp32 [token][head][head_dim]; consecutive tokens lie `token_stride` elements
-/// apart, heads are adjacent.
+/// The query heads that share one KV head (1 to 8 of them), for one or more consecutive query
+/// tokens. `values` points at fp32 [token][head][head_dim]; consecutive tokens lie `token_stride`
+/// elements apart, heads are adjacent.
 struct query_block {
   const float* values = nullptr;
   std::size_t token_stride = 0;  ///< elements
@@ -36,16 +36,16 @@ struct row_range {
 };
 
 /// Which rows of a range a query token sees: token i sees row r iff r <= diagonal + i and, when
-/// `window` > 0, r > diagonal + i - window. With p the position of query token 0 and b that of row 0,
-/// diagonal = p - b. The default sees everything.
+/// `window` > 0, r > diagonal + i - window. With p the position of query token 0 and b that of row
+/// 0, diagonal = p - b. The default sees everything.
 struct visibility {
   std::int64_t diagonal = std::numeric_limits<std::int32_t>::max();
   std::uint32_t window = 0;  ///< rows, 0 = unlimited
 };
 
 /// Unnormalised softmax sums of `tokens * heads` query rows, [token][head] order:
-/// num[row][d] = sum_i exp(s_i - scale[row]) v_i[d], den[row] = sum_i exp(s_i - scale[row]), with s_i the
-/// scaled logits (natural log). Empty is {-inf, 0, 0}. Owned by the caller.
+/// num[row][d] = sum_i exp(s_i - scale[row]) v_i[d], den[row] = sum_i exp(s_i - scale[row]), with
+/// s_i the scaled logits (natural log). Empty is {-inf, 0, 0}. Owned by the caller.
 struct scaled_sums {
   float* scale = nullptr;  ///< [rows], natural log
   float* den = nullptr;    ///< [rows]
@@ -72,7 +72,8 @@ struct attention_kernels {
                  const scaled_sums& sums);
 
   /// One query token (query.tokens == 1) over the rows `ids[i]` of `range`, each with logit bias
-  /// `bias[i]` (natural log; e.g. -ln(pi) for a sampled row; null = all zero). Only these rows are read.
+  /// `bias[i]` (natural log; e.g. -ln(pi) for a sampled row; null = all zero). Only these rows are
+  /// read.
   void (*attend_gathered)(const query_block& query, const row_range& range,
                           std::span<const std::uint32_t> ids, const float* bias,
                           const scaled_sums& sums);

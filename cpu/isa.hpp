@@ -18,8 +18,11 @@ std::string_view to_string(isa_level level) noexcept;
 const std::vector<isa_level>& available_isa_levels();
 
 /// The highest available level, or the one that the environment variable KVTIER_ISA names.
-/// Read once per process. Throws std::invalid_argument when KVTIER_ISA names an unknown level, or one
-/// that is not available, with the list of those that are.
+/// Read once per process. Throws std::invalid_argument when KVTIER_ISA names an unknown level, or
+/// one that is not available, with the list of those that are.
 isa_level active_isa();
+
+/// The choice that active_isa() makes when the variable holds `requested` (null or empty: not set).
+isa_level choose_isa(const char* requested);
 
 }  // namespace kvtier::cpu

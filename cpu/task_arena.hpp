@@ -11,9 +11,10 @@
 namespace kvtier::cpu {
 
 struct task_arena_options {
-  std::uint32_t threads = 0;                ///< 0 = topology().usable_threads(); the caller counts as one
-  std::vector<std::uint32_t> cpus;          ///< pin workers to this CPU set; empty = leave placement alone
-  std::string thread_name = "kvt-compute";  ///< workers are named so (at most 15 characters are kept)
+  std::uint32_t threads = 0;        ///< 0 = topology().usable_threads(); the caller counts as one
+  std::vector<std::uint32_t> cpus;  ///< pin workers to this CPU set; empty = leave placement alone
+  std::string thread_name =
+      "kvt-compute";  ///< workers are named so (at most 15 characters are kept)
 };
 
 /// Thread-safe: several threads may call parallel_for at once and share the workers. Tasks must not

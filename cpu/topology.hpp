@@ -16,7 +16,7 @@ struct numa_node {
 struct topology {
   std::vector<numa_node> nodes;     ///< only nodes with at least one allowed CPU
   std::vector<std::uint32_t> cpus;  ///< all allowed logical CPUs, ascending
-  double cpu_quota = 0.0;           ///< CPUs' worth of time the cgroup (v1 or v2) grants; 0 = no limit
+  double cpu_quota = 0.0;  ///< CPUs' worth of time the cgroup (v1 or v2) grants; 0 = no limit
 
   /// Threads worth starting: min(allowed CPUs, ceil(quota)), at least 1.
   std::uint32_t usable_threads() const noexcept;
@@ -26,7 +26,8 @@ struct topology {
 /// containers; what cannot be read is left at its default (one node with all allowed CPUs).
 topology detect_topology();
 
-/// The quota in CPUs from the text of a cgroup-v2 `cpu.max` ("200000 100000" -> 2.0, "max ..." -> 0).
+/// The quota in CPUs from the text of a cgroup-v2 `cpu.max` ("200000 100000" -> 2.0, "max ..." ->
+/// 0).
 double parse_cpu_max(const std::string& text);
 
 }  // namespace kvtier::cpu
