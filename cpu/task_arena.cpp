@@ -51,7 +51,8 @@ struct worker_state {
   cpu_set_t cpus{};
   bool pinned = false;
 };
-thread_local worker_state state_before;
+// A stack: a task of one arena may enter another.
+thread_local std::vector<worker_state> states_before;
 
 /// Names and pins the workers while they are in the arena; calling threads are left as they are.
 class worker_setup : public tbb::task_scheduler_observer {
@@ -71,7 +72,7 @@ class worker_setup : public tbb::task_scheduler_observer {
     if (!is_worker) {
       return;
     }
-    worker_state& before = state_before;
+    worker_state& before = states_before.emplace_back();
     (void)pthread_getname_np(pthread_self(), before.name.data(), before.name.size());
     (void)pthread_setname_np(pthread_self(), name_.c_str());
     before.pinned =
@@ -85,11 +86,12 @@ class worker_setup : public tbb::task_scheduler_observer {
     if (!is_worker) {
       return;
     }
-    const worker_state& before = state_before;
+    const worker_state& before = states_before.back();
     (void)pthread_setname_np(pthread_self(), before.name.data());
     if (before.pinned) {
       (void)pthread_setaffinity_np(pthread_self(), sizeof before.cpus, &before.cpus);
     }
+    states_before.pop_back();
   }
 
  private:
