@@ -6,16 +6,16 @@
 
 namespace kvtier {
 
-enum class [[nodiscard]] status : std::uint8_t {
-  ok,
-  not_found,       ///< no such key, slot or block
-  rejected,        ///< can never succeed as asked (too large, wrong state); retrying does not help
-  retry,           ///< no room or queue full right now; ask again after progress
-  io_error,        ///< the kernel or the drive refused or failed
-  checksum_error,  ///< bytes came back that are not those last committed
-  lost,            ///< live data cannot be had again; the caller must recompute
-  cancelled,       ///< cancelled before it started
-  timed_out,       ///< a deadline passed
+enum class [[nodiscard]] status : std::uint8_t{
+    ok,
+    not_found,  ///< no such key, slot or block
+    rejected,   ///< can never succeed as asked (too large, wrong state); retrying does not help
+    retry,      ///< no room or queue full right now; ask again after progress
+    io_error,   ///< the kernel or the drive refused or failed
+    checksum_error,  ///< bytes came back that are not those last committed
+    lost,            ///< live data cannot be had again; the caller must recompute
+    cancelled,       ///< cancelled before it started
+    timed_out,       ///< a deadline passed
 };
 
 constexpr std::string_view to_string(status value) noexcept {
