@@ -30,8 +30,8 @@ class tokenizer {
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
   /// The bytes that `ids` stand for, exactly: they may end inside a UTF-8 character or be no UTF-8
-  /// at all (see `replace_invalid_utf8`). Special tokens are left out if `skip_special_tokens`.
-  /// Throws std::invalid_argument for an id that the vocabulary lacks.
+  /// at all (see `replace_invalid_utf8`). Special tokens are left out if `skip_special_tokens`. An
+  /// id that the vocabulary lacks (models pad theirs) stands for nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = true) const;
 
   /// One more than the largest id.
