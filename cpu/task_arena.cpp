@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
@@ -22,12 +23,18 @@ namespace {
 constexpr std::size_t thread_name_bytes = 16;  // the kernel's limit, terminating zero included
 
 std::uint32_t resolve_threads(const task_arena_options& options) {
-  if (options.threads > 0) {
-    return options.threads;
+  std::uint32_t threads = options.threads;
+  if (threads == 0) {
+    threads = detect_topology().usable_threads();
+    if (!options.cpus.empty()) {
+      threads = std::min(threads, static_cast<std::uint32_t>(options.cpus.size()));
+    }
   }
-  const std::uint32_t usable = detect_topology().usable_threads();
-  return options.cpus.empty() ? usable
-                              : std::min(usable, static_cast<std::uint32_t>(options.cpus.size()));
+  // oneTBB's limit belongs to the host process; asking for more only makes oneTBB print a warning.
+  const std::size_t limit =
+      tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
+  return static_cast<std::uint32_t>(
+      std::min<std::size_t>(threads, std::max<std::size_t>(limit, 1)));
 }
 
 cpu_set_t to_cpu_set(const std::vector<std::uint32_t>& cpus) {

@@ -11,10 +11,13 @@
 namespace kvtier::cpu {
 
 struct task_arena_options {
-  std::uint32_t threads = 0;        ///< 0 = topology().usable_threads(); the caller counts as one
+  /// 0 = topology::usable_threads(), or the size of `cpus` if that is less; the caller counts as
+  /// one. Never more than the process's oneTBB limit (the machine's CPUs, unless the host changed
+  /// it).
+  std::uint32_t threads = 0;
   std::vector<std::uint32_t> cpus;  ///< pin workers to this CPU set; empty = leave placement alone
-  std::string thread_name =
-      "kvt-compute";  ///< workers are named so (at most 15 characters are kept)
+  /// What workers are called while they are in the arena (at most 15 characters are kept).
+  std::string thread_name = "kvt-compute";
 };
 
 /// Thread-safe: several threads may call parallel_for at once and share the workers. Tasks must not
@@ -26,6 +29,7 @@ class task_arena {
   task_arena(const task_arena&) = delete;
   task_arena& operator=(const task_arena&) = delete;
 
+  /// Threads that can be in the arena at once, after the limits above.
   std::uint32_t threads() const noexcept;
 
   /// Calls body(i) once for every i in [0, count), in parallel, and returns when all are done. The

@@ -1,0 +1,447 @@
+// Attention of one query token over dense or gathered rows, AVX-512-BF16.
+//
+// Rows are taken 16 at a time. A tile's lines were prefetched into L2 two tiles ago; every line is
+// touched once, in address order, before the key pass and the value pass go through the tile. Up to
+// four query heads share each loaded row (a "quad"; missing heads are zero queries), eight take two
+// quads.
+//
+// Precision: keys of bf16 rows are multiplied by vdpbf16ps with queries split into two bf16 (the
+// second half is skipped when queries are bf16 already), other rows by fp32 FMA; weights and values
+// always meet in fp32 FMA.
+#include "cpu/attention_avx512.hpp"
+
+namespace kvtier::cpu {
+
+namespace {
+
+constexpr std::uint32_t quad = 4;
+constexpr std::uint32_t tile_rows = 16;
+constexpr std::size_t line = 64;
+
+/// Which rows to attend, in which order.
+struct row_list {
+  const std::byte* base;
+  const std::uint32_t* ids;  // null: all rows from `first` on
+  const float* bias;         // null: zero
+  std::size_t first;
+  std::size_t count;
+
+  /// Past the end: the last row, so that whatever is loaded is a row that counts anyway.
+  std::size_t index(std::size_t i) const {
+    const std::size_t at = i < count ? i : count - 1;
+    return ids != nullptr ? ids[at] : first + at;
+  }
+};
+
+struct tile {
+  const std::byte* rows[tile_rows];
+  std::uint32_t count;
+};
+
+/// Four query heads, as vectors in the order in which the key pass reads them.
+template <int HeadDim> struct quad_query {
+  alignas(64) std::byte bytes[static_cast<std::size_t>(16 * HeadDim)];
+  bool split;  // bf16: the low halves are not all zero
+};
+
+/// Scaled sums of four heads; lane [t][g] of `top` and `den` belongs to head g, den to its 4
+/// partial sums.
+template <int HeadDim> struct quad_sums {
+  alignas(64) float num[quad][static_cast<std::size_t>(HeadDim)];
+  alignas(64) float top[16];
+  alignas(64) float den[16];
+};
+
+/// How keys of a row type are multiplied.
+template <class Rows> struct key_products {
+  static constexpr int step = 16;  // elements
+  using vector = __m512;
+  static vector load(const std::byte* from) { return Rows::load_16(from); }
+  static vector load_query(const std::byte* from) { return _mm512_load_ps(from); }
+  static __m512 add(__m512 sum, vector key, vector q) { return _mm512_fmadd_ps(key, q, sum); }
+};
+template <> struct key_products<bf16_rows> {
+  static constexpr int step = 32;
+  using vector = __m512i;
+  static vector load(const std::byte* from) { return _mm512_loadu_si512(from); }
+  static vector load_query(const std::byte* from) { return _mm512_load_si512(from); }
+  static __m512 add(__m512 sum, vector key, vector q) { return bf16_products(sum, key, q); }
+};
+
+template <class Rows, int HeadDim>
+void load_quad(const float* heads, std::uint32_t count, quad_query<HeadDim>& query) {
+  constexpr std::size_t low_half = std::size_t{8} * HeadDim;  // bytes
+  __mmask16 split = 0;
+  for (std::uint32_t g = 0; g < quad; ++g) {
+    for (int d = 0; d < HeadDim; d += 32) {
+      const std::size_t at = static_cast<std::size_t>(g) * HeadDim + static_cast<std::size_t>(d);
+      const bool present = g < count;
+      const __m512 a = present ? _mm512_loadu_ps(heads + at) : _mm512_setzero_ps();
+      const __m512 b = present ? _mm512_loadu_ps(heads + at + 16) : _mm512_setzero_ps();
+      if constexpr (key_products<Rows>::step == 16) {
+        _mm512_store_ps(query.bytes + at * 4, a);
+        _mm512_store_ps(query.bytes + at * 4 + 64, b);
+      } else {
+        const bf16_halves halves = split_bf16(a, b);
+        split = static_cast<__mmask16>(split | _mm512_test_epi32_mask(halves.low, halves.low));
+        _mm512_store_si512(query.bytes + at * 2, halves.high);
+        _mm512_store_si512(query.bytes + low_half + at * 2, halves.low);
+      }
+    }
+  }
+  query.split = split != 0;
+}
+
+// Transposed sums: four vectors, one per head, become one whose every 128-bit lane holds the four
+// heads.
+inline __m512 fold_heads(const __m512 (&z)[quad]) {
+  const __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(z[0], z[1]), _mm512_unpackhi_ps(z[0], z[1]));
+  const __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(z[2], z[3]), _mm512_unpackhi_ps(z[2], z[3]));
+  const __m512d c = _mm512_castps_pd(a);
+  const __m512d d = _mm512_castps_pd(b);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
+                       _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+}
+
+// ... and four rows' such vectors become 16 finished dot products, [row][head].
+inline __m512 fold_rows(const __m512 (&z)[4]) {
+  const __m512 a =
+      _mm512_add_ps(_mm512_shuffle_f32x4(z[0], z[1], 0x44), _mm512_shuffle_f32x4(z[0], z[1], 0xee));
+  const __m512 b =
+      _mm512_add_ps(_mm512_shuffle_f32x4(z[2], z[3], 0x44), _mm512_shuffle_f32x4(z[2], z[3], 0xee));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+/// Feeds the memory queue evenly: one line of the tile `ahead` per call, into L2. (Prefetches into
+/// L1 hold one of its few miss buffers until memory answers, and bursts block the load pipe.)
+template <int RowBytes> class prefetcher {
+ public:
+  prefetcher(const tile& ahead, bool active) : ahead_(ahead), active_(active) {}
+
+  void operator()(int index) const {
+    constexpr int lines = RowBytes / static_cast<int>(line);
+    if (active_) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead_.rows[index / lines]) +
+                       static_cast<std::size_t>(index % lines) * line,
+                   _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const tile& ahead_;
+  bool active_;
+};
+
+/// Dot products of a tile: products[i] holds rows 4i to 4i+3, [row][head]. Two times four rows and
+/// heads make 16 independent sums.
+template <class Rows, int HeadDim, int Halves, class Prefetch>
+void multiply_keys(const quad_query<HeadDim>& query, const tile& rows, const Prefetch& prefetch,
+                   __m512 (&products)[4]) {
+  using key = key_products<Rows>;
+  constexpr int steps = HeadDim / key::step;
+  constexpr int step_bytes = key::step * static_cast<int>(Rows::element_size);
+  constexpr int prefetches = HeadDim * 2 * static_cast<int>(Rows::element_size) * 2 /
+                             static_cast<int>(line) / steps;  // half the tile's lines in all
+  for (int i = 0; i < 4; ++i) {
+    if (static_cast<std::uint32_t>(4 * i) >= rows.count) {
+      products[i] = _mm512_setzero_ps();
+      continue;
+    }
+    __m512 z[4][quad];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 4
+      for (std::uint32_t g = 0; g < quad; ++g) {
+        z[r][g] = _mm512_setzero_ps();
+      }
+    }
+    const std::byte* from[4] = {rows.rows[4 * i], rows.rows[4 * i + 1], rows.rows[4 * i + 2],
+                                rows.rows[4 * i + 3]};
+    for (int j = 0; j < steps; ++j) {
+      typename key::vector k[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        k[r] = key::load(from[r] + j * step_bytes);
+      }
+#pragma GCC unroll 4
+      for (int p = 0; p < prefetches; ++p) {
+        prefetch((i * steps + j) * prefetches + p);
+      }
+#pragma GCC unroll 2
+      for (int half = 0; half < Halves; ++half) {
+#pragma GCC unroll 4
+        for (std::uint32_t g = 0; g < quad; ++g) {
+          const std::size_t vector =
+              (static_cast<std::size_t>(half) * quad + g) * steps + static_cast<std::size_t>(j);
+          const typename key::vector q = key::load_query(query.bytes + vector * 64);
+#pragma GCC unroll 4
+          for (int r = 0; r < 4; ++r) {
+            z[r][g] = key::add(z[r][g], k[r], q);
+          }
+        }
+      }
+    }
+    __m512 folded[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      folded[r] = fold_heads(z[r]);
+    }
+    products[i] = fold_rows(folded);
+  }
+}
+
+/// A new maximum: rescales what has been summed. Rare after the first tiles, so kept out of line.
+template <int HeadDim>
+[[gnu::noinline]] void raise_top(quad_sums<HeadDim>& sums, __m512 lanes_top) {
+  // The largest of the four rows of each head, everywhere.
+  __m512 top = _mm512_max_ps(lanes_top, _mm512_shuffle_f32x4(lanes_top, lanes_top, 0x4e));
+  top = _mm512_max_ps(top, _mm512_shuffle_f32x4(top, top, 0xb1));
+  const __m512 old = _mm512_load_ps(sums.top);
+  top = _mm512_max_ps(top, old);
+  const __m512 differs = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(top, old, _CMP_NEQ_UQ), old, top);
+  alignas(64) float keep[16];
+  _mm512_store_ps(keep, exp_ps(differs));
+  _mm512_store_ps(sums.top, top);
+  _mm512_store_ps(sums.den, _mm512_mul_ps(_mm512_load_ps(sums.den), _mm512_load_ps(keep)));
+  for (std::uint32_t g = 0; g < quad; ++g) {
+    const __m512 factor = _mm512_set1_ps(keep[g]);
+    for (int d = 0; d < HeadDim; d += 16) {
+      _mm512_store_ps(sums.num[g] + d, _mm512_mul_ps(_mm512_load_ps(sums.num[g] + d), factor));
+    }
+  }
+}
+
+/// Logits of a tile become weights, [row][head].
+template <int HeadDim>
+void weigh(quad_sums<HeadDim>& sums, __m512 (&logits)[4], float (&weights)[tile_rows * quad]) {
+  const __m512 top =
+      _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
+  if (_mm512_cmp_ps_mask(top, _mm512_load_ps(sums.top), _CMP_GT_OQ) != 0) {
+    raise_top(sums, top);
+  }
+  // While nothing but -inf was seen, -inf must not be subtracted from itself.
+  const __m512 base = _mm512_max_ps(_mm512_load_ps(sums.top), _mm512_set1_ps(lowest));
+  __m512 den = _mm512_load_ps(sums.den);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 weight = exp_ps(_mm512_sub_ps(logits[i], base));
+    den = _mm512_add_ps(den, weight);
+    _mm512_store_ps(weights + 16 * i, weight);
+  }
+  _mm512_store_ps(sums.den, den);
+}
+
+/// num += weights * V, 64 dims at a time so that the 16 sums stay in registers.
+template <class Rows, int HeadDim, class Prefetch>
+void add_values(quad_sums<HeadDim>& sums, const tile& rows, const Prefetch& prefetch,
+                const float (&weights)[tile_rows * quad]) {
+  constexpr std::size_t element = Rows::element_size;
+  constexpr int row_lines = HeadDim * 2 * static_cast<int>(element) / static_cast<int>(line);
+  constexpr int parts = HeadDim / 64;
+  constexpr int prefetches = row_lines / 2 / parts;  // per row and part
+  for (int part = 0; part < parts; ++part) {
+    __m512 y[quad][4];
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        y[g][j] = _mm512_load_ps(sums.num[g] + 64 * part + 16 * j);
+      }
+    }
+    for (std::uint32_t r = 0; r < rows.count; ++r) {
+      const std::byte* from =
+          rows.rows[r] + (HeadDim + 64 * static_cast<std::size_t>(part)) * element;
+      __m512 v[4];
+      Rows::load_32(from, v[0], v[1]);
+      Rows::load_32(from + 32 * element, v[2], v[3]);
+#pragma GCC unroll 4
+      for (int p = 0; p < prefetches; ++p) {
+        prefetch(row_lines * static_cast<int>(tile_rows) / 2 +
+                 (part * static_cast<int>(tile_rows) + static_cast<int>(r)) * prefetches + p);
+      }
+#pragma GCC unroll 4
+      for (std::uint32_t g = 0; g < quad; ++g) {
+        const __m512 weight = _mm512_set1_ps(weights[r * quad + g]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          y[g][j] = _mm512_fmadd_ps(v[j], weight, y[g][j]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        _mm512_store_ps(sums.num[g] + 64 * part + 16 * j, y[g][j]);
+      }
+    }
+  }
+}
+
+/// Adds the quad's sums to the caller's.
+template <class Rows, int HeadDim>
+void merge_quad(const quad_sums<HeadDim>& sums, std::uint32_t heads, const scaled_sums& into,
+                std::uint32_t first_head) {
+  for (std::uint32_t g = 0; g < heads; ++g) {
+    if (sums.top[g] == minus_infinity) {
+      continue;
+    }
+    const std::uint32_t row = first_head + g;
+    const float old = into.scale[row];
+    const float top = old > sums.top[g] ? old : sums.top[g];
+    const float keep_one = old == minus_infinity ? 0.0f : exp_one(old - top);
+    const float add_one = exp_one(sums.top[g] - top);
+    const float den = (sums.den[g] + sums.den[g + 4]) + (sums.den[g + 8] + sums.den[g + 12]);
+    into.scale[row] = top;
+    into.den[row] = into.den[row] * keep_one + den * add_one;
+    const __m512 keep = _mm512_set1_ps(keep_one);
+    const __m512 add = _mm512_set1_ps(add_one);
+    float* num = into.num + std::size_t{row} * HeadDim;
+    for (int d = 0; d < HeadDim; d += 32) {
+      __m512 a = _mm512_load_ps(sums.num[g] + d);
+      __m512 b = _mm512_load_ps(sums.num[g] + d + 16);
+      Rows::put_in_order(a, b);
+      a = _mm512_fmadd_ps(_mm512_loadu_ps(num + d), keep, _mm512_mul_ps(a, add));
+      b = _mm512_fmadd_ps(_mm512_loadu_ps(num + d + 16), keep, _mm512_mul_ps(b, add));
+      _mm512_storeu_ps(num + d, a);
+      _mm512_storeu_ps(num + d + 16, b);
+    }
+  }
+}
+
+/// Loads every line of the tile once, in address order: the loads hit L2, do not depend on one
+/// another, and keep the hardware prefetcher on its stream.
+template <int RowBytes> void touch(const tile& rows) {
+  for (std::uint32_t r = 0; r < rows.count; ++r) {
+#pragma GCC unroll 8
+    for (int at = 0; at < RowBytes; at += static_cast<int>(line)) {
+      asm volatile("" ::"x"(_mm512_loadu_si512(rows.rows[r] + at)));
+    }
+  }
+}
+
+template <class Rows, int HeadDim> class decode {
+ public:
+  decode(const query_block& query, const row_list& list) : query_(query), list_(list) {
+    quads_ = (query.heads + quad - 1) / quad;
+    for (std::uint32_t i = 0; i < quads_; ++i) {
+      load_quad<Rows, HeadDim>(query.values + std::size_t{i} * quad * HeadDim, heads_of(i),
+                               heads_[i]);
+      for (std::uint32_t g = 0; g < quad; ++g) {
+        for (int d = 0; d < HeadDim; d += 16) {
+          _mm512_store_ps(sums_[i].num[g] + d, _mm512_setzero_ps());
+        }
+      }
+      _mm512_store_ps(sums_[i].top, _mm512_set1_ps(minus_infinity));
+      _mm512_store_ps(sums_[i].den, _mm512_setzero_ps());
+    }
+  }
+
+  void run(const scaled_sums& into) {
+    tile ring[3];
+    fill(ring[0], 0);
+    fill(ring[1], tile_rows);
+    fetch(ring[0]);
+    fetch(ring[1]);
+    std::size_t slot = 0;
+    for (std::size_t from = 0; from < list_.count; from += tile_rows) {
+      tile& ahead = ring[(slot + 2) % 3];
+      fill(ahead, from + 2 * tile_rows);
+      attend(ring[slot], ahead, from);
+      slot = (slot + 1) % 3;
+    }
+    for (std::uint32_t i = 0; i < quads_; ++i) {
+      merge_quad<Rows, HeadDim>(sums_[i], heads_of(i), into, i * quad);
+    }
+  }
+
+ private:
+  static constexpr int row_bytes = 2 * HeadDim * static_cast<int>(Rows::element_size);
+
+  std::uint32_t heads_of(std::uint32_t i) const {
+    const std::uint32_t left = query_.heads - i * quad;
+    return left < quad ? left : quad;
+  }
+
+  void fill(tile& rows, std::size_t from) const {
+    for (std::size_t r = 0; r < tile_rows; ++r) {
+      rows.rows[r] = list_.base + list_.index(from + r) * row_bytes;
+    }
+    const std::size_t left = from < list_.count ? list_.count - from : 0;
+    rows.count = left < tile_rows ? static_cast<std::uint32_t>(left) : tile_rows;
+  }
+
+  static void fetch(const tile& rows) {
+    const prefetcher<row_bytes> prefetch(rows, true);
+    for (int i = 0; i < static_cast<int>(rows.count) * row_bytes / static_cast<int>(line); ++i) {
+      prefetch(i);
+    }
+  }
+
+  void attend(const tile& rows, const tile& ahead, std::size_t from) {
+    touch<row_bytes>(rows);
+    for (std::uint32_t i = 0; i < quads_; ++i) {
+      const prefetcher<row_bytes> prefetch(ahead, i == 0 && ahead.count > 0);
+      __m512 logits[4];
+      if (heads_[i].split) {
+        multiply_keys<Rows, HeadDim, key_products<Rows>::step == 32 ? 2 : 1>(heads_[i], rows,
+                                                                             prefetch, logits);
+      } else {
+        multiply_keys<Rows, HeadDim, 1>(heads_[i], rows, prefetch, logits);
+      }
+      finish_logits(logits, rows.count, from);
+      alignas(64) float weights[tile_rows * quad];
+      weigh(sums_[i], logits, weights);
+      add_values<Rows, HeadDim>(sums_[i], rows, prefetch, weights);
+    }
+  }
+
+  /// Scale and bias; -inf for the rows that a short tile lacks.
+  void finish_logits(__m512 (&logits)[4], std::uint32_t count, std::size_t from) const {
+    const __m512 scale = _mm512_set1_ps(query_.scale);
+    const __m512i row = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      logits[i] = _mm512_mul_ps(logits[i], scale);
+      const std::uint32_t left = count > 4 * i ? count - 4 * i : 0;
+      const auto present = static_cast<__mmask16>(left >= 4 ? 0xffffu : (1u << (4 * left)) - 1u);
+      if (list_.bias != nullptr) {
+        const auto loaded = static_cast<__mmask16>(left >= 4 ? 0xfu : (1u << left) - 1u);
+        const __m512 bias = _mm512_maskz_loadu_ps(loaded, list_.bias + from + 4 * i);
+        logits[i] = _mm512_add_ps(logits[i], _mm512_permutexvar_ps(row, bias));
+      }
+      logits[i] = _mm512_mask_blend_ps(present, _mm512_set1_ps(minus_infinity), logits[i]);
+    }
+  }
+
+  const query_block& query_;
+  const row_list& list_;
+  std::uint32_t quads_;
+  quad_query<HeadDim> heads_[2];
+  quad_sums<HeadDim> sums_[2];
+};
+
+void attend_list(const query_block& query, element_type element, const row_list& list,
+                 const scaled_sums& sums) {
+  if (list.count == 0) {
+    return;
+  }
+  with_shape(element, query.head_dim,
+             [&]<class Rows, int HeadDim>() { decode<Rows, HeadDim>(query, list).run(sums); });
+}
+
+}  // namespace
+
+void attend_rows_avx512(const query_block& query, const row_range& range, std::uint32_t begin,
+                        std::uint32_t end, const scaled_sums& sums) {
+  const row_list list = {range.rows, nullptr, nullptr, begin, end - begin};
+  attend_list(query, range.element, list, sums);
+}
+
+void attend_gathered_avx512(const query_block& query, const row_range& range,
+                            std::span<const std::uint32_t> ids, const float* bias,
+                            const scaled_sums& sums) {
+  const row_list list = {range.rows, ids.data(), bias, 0, ids.size()};
+  attend_list(query, range.element, list, sums);
+}
+
+}  // namespace kvtier::cpu
