@@ -37,22 +37,23 @@ struct config {
 
   // Blocks and residency.
   std::uint32_t block_tokens = 64;  ///< a power of two, 16 to 1024
-  std::uint32_t group_heads = 0;    ///< KV heads per head group; 0 = all heads of a layer in one group
-  std::uint32_t sinks = 64;         ///< first tokens that stay on the device
-  std::uint32_t window = 256;       ///< last tokens that stay on the device
+  std::uint32_t group_heads =
+      0;                       ///< KV heads per head group; 0 = all heads of a layer in one group
+  std::uint32_t sinks = 64;    ///< first tokens that stay on the device
+  std::uint32_t window = 256;  ///< last tokens that stay on the device
 
   // Attention.
   selector_config selector;                 ///< for offloaded tokens of layers that are not dense
   std::vector<std::uint32_t> dense_layers;  ///< these always use `full`
-  std::uint32_t host_query_tokens = 8;  ///< up to so many new tokens per sequence the host attends its
-                                        ///< rows; more are streamed through the device ring
-  std::uint32_t ring_buffers = 3;       ///< device staging buffers of the stream
-  std::uint32_t ring_buffer_blocks = 4; ///< blocks per staging buffer
+  std::uint32_t host_query_tokens = 8;  ///< up to so many new tokens per sequence the host attends
+                                        ///< its rows; more are streamed through the device ring
+  std::uint32_t ring_buffers = 3;        ///< device staging buffers of the stream
+  std::uint32_t ring_buffer_blocks = 4;  ///< blocks per staging buffer
   std::uint32_t max_sequences_per_step = 64;
 
   // Resources of the host process.
-  std::uint32_t threads = 0;         ///< compute threads; 0 = affinity and cgroup quota
-  std::vector<std::uint32_t> cpus;   ///< pin compute threads to these; empty = no pinning
+  std::uint32_t threads = 0;        ///< compute threads; 0 = affinity and cgroup quota
+  std::vector<std::uint32_t> cpus;  ///< pin compute threads to these; empty = no pinning
   std::uint64_t seed = 0;
   gpu::host_device_options host_device;  ///< how the host device plays a GPU
 

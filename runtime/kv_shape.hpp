@@ -30,7 +30,8 @@ struct kv_shape {
   constexpr std::uint64_t token_bytes() const noexcept {
     return std::uint64_t{2} * kv_heads * head_dim * element_bytes(element);
   }
-  /// What an all-resident run of `tokens` stores: full layers all tokens, sliding layers their window.
+  /// What an all-resident run of `tokens` stores: full layers all tokens, sliding layers their
+  /// window.
   std::uint64_t sequence_bytes(std::uint64_t tokens) const;
 
   /// Throws std::invalid_argument that names the field, its value and what is supported.

@@ -1,13 +1,12 @@
 /// kvtier: attention over KV caches that do not fit on the device.
 ///
-/// runtime/ is the engine: sequences, the directory of extents, the tier manager, step plans and hybrid
-/// attention. This header is its public API.
-/// May depend on: gpu/, cpu/, storage/, lsh/.
+/// runtime/ is the engine: sequences, the directory of extents, the tier manager, step plans and
+/// hybrid attention. This header is its public API. May depend on: gpu/, cpu/, storage/, lsh/.
 ///
-/// Use: open a runtime, create sequences, and per step `begin_step`, `attend` once per layer in order,
-/// `end`. The library writes nothing to stdout or stderr, installs no signal handler, has no global state
-/// and never aborts on input. Configuration errors throw std::invalid_argument or std::runtime_error with
-/// the value and the remedy; data paths return `status`.
+/// Use: open a runtime, create sequences, and per step `begin_step`, `attend` once per layer in
+/// order, `end`. The library writes nothing to stdout or stderr, installs no signal handler, has no
+/// global state and never aborts on input. Configuration errors throw std::invalid_argument or
+/// std::runtime_error with the value and the remedy; data paths return `status`.
 #pragma once
 
 #include <chrono>
@@ -28,7 +27,8 @@ namespace kvtier {
 
 class runtime;
 
-/// What was lost and why; the caller recomputes from the longest valid prefix or fails this sequence.
+/// What was lost and why; the caller recomputes from the longest valid prefix or fails this
+/// sequence.
 struct lost_error {
   std::uint64_t sequence = 0;
   std::uint32_t layer = 0;
@@ -36,9 +36,18 @@ struct lost_error {
   std::string cause;
 };
 
+/// (token, KV head) rows of full layers, summed over query tokens.
+struct row_counters {
+  std::uint64_t offloaded = 0;  ///< rows that the steps' plans left off the device
+  std::uint64_t loaded = 0;     ///< of these, rows read: counted at the load
+
+  /// loaded / offloaded; 1 when nothing was offloaded.
+  double attended_fraction() const noexcept;
+};
+
 struct sequence_options {
-  /// The sequence's final length, prompt and new tokens together: room for it is reserved across the
-  /// tiers, so that a step of an admitted sequence can always be placed in the end.
+  /// The sequence's final length, prompt and new tokens together: room for it is reserved across
+  /// the tiers, so that a step of an admitted sequence can always be placed in the end.
   std::uint64_t max_tokens = 0;
 };
 
@@ -61,6 +70,8 @@ class sequence {
   std::uint64_t id() const noexcept;
   /// Tokens whose KV is stored, steps that ended included.
   std::uint64_t length() const noexcept;
+  /// Of all steps of this sequence (a fork starts at zero).
+  row_counters rows() const noexcept;
 
   state* get() const noexcept { return handle_.get(); }
 
@@ -81,11 +92,11 @@ struct attend_io {
   const void* v = nullptr;  ///< same
   void* o = nullptr;        ///< [tokens][query_heads][head_dim], o_element
   element_type o_element = element_type::bf16;
-  float* lse = nullptr;     ///< [tokens][query_heads] natural log, or null
+  float* lse = nullptr;  ///< [tokens][query_heads] natural log, or null
 };
 
-/// A step that was admitted: everything that all layers can need is reserved. Move-only; destroying it
-/// without `end` abandons it: the sequences keep their old length. Used from one thread.
+/// A step that was admitted: everything that all layers can need is reserved. Move-only; destroying
+/// it without `end` abandons it: the sequences keep their old length. Used from one thread.
 class step {
  public:
   struct state;
@@ -100,14 +111,15 @@ class step {
 
   explicit operator bool() const noexcept { return handle_ != nullptr; }
 
-  /// Appends k and v of `layer` and attends q over the whole context, causally. Layers in order, each
-  /// once. `io.o` is written in the order of `stream`; the call may block while host rows and disk
-  /// tiles are attended, and does not wait for `io.o`. Returns lost or io_error (see `lost`), after
-  /// which the step can only be destroyed; rejected for arguments out of order.
+  /// Appends k and v of `layer` and attends q over the whole context, causally. Layers in order,
+  /// each once, all on the same stream (else rejected). `io.o` is written in the order of `stream`;
+  /// the call may block while host rows and disk tiles are attended, and does not wait for `io.o`.
+  /// Returns lost or io_error (see `lost`), after which the step can only be destroyed; rejected
+  /// for arguments out of order.
   status attend(std::uint32_t layer, const attend_io& io, gpu::stream& stream);
 
-  /// Makes the new tokens part of their sequences. All layers must have been attended (else rejected,
-  /// and the step is abandoned). Does not wait for `stream`.
+  /// Makes the new tokens part of their sequences. All layers must have been attended (else
+  /// rejected, and the step is abandoned). Does not wait for `stream`.
   status end();
 
   /// Set after attend returned lost.
@@ -123,16 +135,11 @@ struct tier_usage {
 };
 
 struct runtime_stats {
-  tier_usage device, host, disk;      ///< slots in use, rings and metadata included
-  std::uint64_t rows_offloaded = 0;   ///< (token, KV head) rows of full layers that a step's plan left
-                                      ///< off the device, summed over query tokens
-  std::uint64_t rows_loaded = 0;      ///< of these, rows read: counted at the load
+  tier_usage device, host, disk;  ///< slots in use, rings and metadata included
+  row_counters rows;              ///< of all sequences
   std::uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
   std::uint64_t h2d_bytes = 0, d2h_bytes = 0;
   std::uint64_t steps = 0, step_retries = 0;
-
-  /// rows_loaded / rows_offloaded, 1 when nothing is offloaded.
-  double attended_fraction() const noexcept;
 };
 
 /// Thread-safe but for what sequence and step say. At most one step per sequence at a time.
@@ -146,26 +153,27 @@ class runtime final : public metrics_source {
   status create_sequence(const sequence_options& options, sequence* out);
 
   /// A sequence that shares `parent`'s first `tokens` tokens and grows on its own (copy on write).
-  /// `tokens` is the parent's length, or a smaller multiple of fork_alignment() whose sliding-window
-  /// blocks are still held. rejected otherwise (the reason goes to the log); retry when there is no
-  /// room now.
+  /// `tokens` is the parent's length, or a smaller multiple of fork_alignment() whose
+  /// sliding-window blocks are still held. rejected otherwise (the reason goes to the log); retry
+  /// when there is no room now.
   status fork(const sequence& parent, std::uint64_t tokens, const sequence_options& options,
               sequence* out);
   /// max(block_tokens, 64).
   std::uint32_t fork_alignment() const noexcept;
 
-  /// Reserves everything that all layers of the step can need, or returns retry (nothing is touched,
-  /// but room is being made: call again, see wait_for_room) or rejected (can never be placed).
+  /// Reserves everything that all layers of the step can need, or returns retry (nothing is
+  /// touched, but room is being made: call again, see wait_for_room) or rejected (can never be
+  /// placed).
   status begin_step(std::span<const step_request> requests, step* out);
   /// Blocks until some transfer has completed since the last call, at most `timeout`.
   void wait_for_room(std::chrono::milliseconds timeout);
 
-  /// The most new tokens that a step of `sequences` sequences, each of at most `context` tokens, can
-  /// have per sequence so that it can always be placed when they are alone; 0 = not even one.
+  /// The most new tokens that a step of `sequences` sequences, each of at most `context` tokens,
+  /// can have per sequence so that it can always be placed when they are alone; 0 = not even one.
   std::uint32_t max_step_tokens(std::uint32_t sequences, std::uint64_t context) const;
 
-  /// Moves everything of an idle sequence that may move out of device memory (host first, then disk);
-  /// returns at once. The next step uses it where it lies.
+  /// Moves everything of an idle sequence that may move out of device memory (host first, then
+  /// disk); returns at once. The next step uses it where it lies.
   status demote(const sequence& target);
 
   gpu::device& device() noexcept;

@@ -10,7 +10,8 @@ namespace kvtier {
 
 enum class metric_kind : std::uint8_t { counter, gauge };
 
-/// One sample. Names and units follow Prometheus: `kvtier_` prefix, base units, counters end in _total.
+/// One sample. Names and units follow Prometheus: `kvtier_` prefix, base units, counters end in
+/// _total.
 struct metric {
   std::string_view name;
   std::string_view help;

@@ -12,8 +12,8 @@ struct trace_event {
   std::string_view track;  ///< e.g. "device/compute", "disk/read"; valid during the call only
   std::string_view name;
   std::chrono::steady_clock::time_point begin, end;
-  std::uint64_t bytes = 0;   ///< 0 = not shown
-  std::int64_t layer = -1;   ///< -1 = not shown
+  std::uint64_t bytes = 0;  ///< 0 = not shown
+  std::int64_t layer = -1;  ///< -1 = not shown
 };
 
 /// Thread-safe; called from every thread of the runtime.

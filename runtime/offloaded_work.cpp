@@ -1,0 +1,56 @@
+#include "runtime/offloaded_work.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace kvtier {
+
+lane_work collect_work(std::span<const sequence_plan> plans, std::span<const std::uint32_t> members,
+                       std::uint32_t lane) {
+  lane_work work;
+  std::unordered_map<const extent*, std::size_t> host_index, disk_index;
+  for (const std::uint32_t member : members) {
+    const lane_plan& plan = plans[member].lanes[lane];
+    if (plan.offloaded_mode == attend_mode::ignored) {
+      continue;
+    }
+    for (const offloaded_range& range : plan.offloaded) {
+      auto& list = range.where == tier::host ? work.host : work.disk;
+      auto& index = range.where == tier::host ? host_index : disk_index;
+      const auto [found, fresh] = index.try_emplace(range.what, list.size());
+      if (fresh) {
+        list.push_back({.range = range, .members = {}});
+      }
+      list[found->second].members.push_back(member);
+    }
+  }
+  return work;
+}
+
+read_ahead::~read_ahead() {
+  const auto lock = tiers_.lock();
+  for (std::size_t i = taken_; i < pinned_; ++i) {
+    tiers_.unpin(lock, *order_[i], tier::host);
+  }
+}
+
+void read_ahead::advance() {
+  const std::size_t end = std::min(order_.size(), taken_ + depth_);
+  if (pinned_ >= end) {
+    return;
+  }
+  const auto lock = tiers_.lock();
+  for (; pinned_ < end; ++pinned_) {
+    tiers_.pin(lock, *order_[pinned_], tier::host, link_priority::demand);
+  }
+}
+
+status read_ahead::take(extent** what) {
+  advance();
+  *what = order_[taken_++];
+  advance();
+  auto lock = tiers_.lock();
+  return tiers_.wait_host(lock, **what);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,115 @@
+#include "runtime/plan_step.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/runtime_state.hpp"
+#include "runtime/sequence_state.hpp"
+
+namespace kvtier {
+namespace {
+
+status refuse(runtime::state& owner, const std::string& text) {
+  owner.log(log_level::error, "begin_step: " + text);
+  return status::rejected;
+}
+
+status check_request(runtime::state& owner, std::span<const step_request> requests,
+                     const step_request& request) {
+  const sequence::state* target = request.target == nullptr ? nullptr : request.target->get();
+  if (target == nullptr || request.tokens == 0) {
+    return refuse(owner, "a request without a sequence or without tokens");
+  }
+  const auto same = [target](const step_request& other) {
+    return other.target != nullptr && other.target->get() == target;
+  };
+  const std::string name = "sequence " + std::to_string(target->id);
+  if (&target->owner != &owner) {
+    return refuse(owner, name + " belongs to another runtime");
+  }
+  if (target->in_step || std::count_if(requests.begin(), requests.end(), same) != 1) {
+    return refuse(owner, name + " is in another step or twice in this one");
+  }
+  if (target->length + request.tokens > target->max_tokens) {
+    return refuse(owner, name + " would have " + std::to_string(target->length + request.tokens) +
+                             " tokens; it was created for at most " +
+                             std::to_string(target->max_tokens));
+  }
+  return status::ok;
+}
+
+status check_readable(runtime::state& owner, const sequence::state& target) {
+  for (const lane_extents& lane : target.lanes) {
+    for (const extent* entry : lane.extents) {
+      if (!entry->lost.empty()) {
+        owner.log(log_level::error, "begin_step: sequence " + std::to_string(target.id) +
+                                        " lost tokens from " + std::to_string(entry->first_token) +
+                                        ": " + entry->lost);
+        return status::lost;
+      }
+    }
+  }
+  return status::ok;
+}
+
+/// Room and arrived promotions; retry until both are there.
+status reserve(runtime::state& owner, const tier_manager::lock_type& lock,
+               std::span<const step_request> requests) {
+  std::uint64_t blocks = 0;
+  for (const step_request& request : requests) {
+    blocks += blocks_for_step(owner.sizes, *request.target->get(), request.tokens);
+  }
+  const status room = owner.tiers->prepare(lock, blocks);
+  if (room == status::rejected) {
+    return refuse(owner, "the step needs " + std::to_string(blocks) +
+                             " new device blocks; there are " +
+                             std::to_string(owner.budget.device_slots) +
+                             " in all. Use fewer new tokens (see max_step_tokens) or more "
+                             "device_memory");
+  }
+  const bool arrived = std::all_of(requests.begin(), requests.end(), [&](const auto& request) {
+    return device_copies_ready(owner.sizes, *request.target->get());
+  });
+  return room == status::ok && !arrived ? status::retry : room;
+}
+
+}  // namespace
+
+status plan_step(runtime::state& owner, std::span<const step_request> requests,
+                 std::vector<sequence_plan>* plans) {
+  if (requests.empty() || requests.size() > owner.options.max_sequences_per_step) {
+    return refuse(owner, std::to_string(requests.size()) + " requests; 1 to " +
+                             std::to_string(owner.options.max_sequences_per_step) +
+                             " are allowed (config.max_sequences_per_step)");
+  }
+  auto& tiers = *owner.tiers;
+  const auto lock = tiers.lock();
+  for (const step_request& request : requests) {
+    status outcome = check_request(owner, requests, request);
+    if (outcome == status::ok) {
+      outcome = check_readable(owner, *request.target->get());
+    }
+    if (outcome != status::ok) {
+      return outcome;
+    }
+  }
+  if (const status outcome = reserve(owner, lock, requests); outcome != status::ok) {
+    return outcome;
+  }
+  std::uint32_t first_row = 0;
+  for (const step_request& request : requests) {
+    sequence::state& target = *request.target->get();
+    grow_tail(tiers, lock, owner.sizes, target, request.tokens);
+    plans->push_back(
+        make_plan(owner.sizes, owner.memory, owner.lane_modes, target, request.tokens, first_row));
+    first_row += request.tokens;
+    target.in_step = true;
+  }
+  for (const sequence_plan& plan : *plans) {
+    touch_plan(tiers, lock, owner.sizes, owner.options.sinks, plan);
+    pin_plan(tiers, lock, plan);
+  }
+  return status::ok;
+}
+
+}  // namespace kvtier

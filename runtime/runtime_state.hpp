@@ -1,0 +1,80 @@
+/// The parts of a runtime, in the order of their construction.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cpu/slab.hpp"
+#include "cpu/task_arena.hpp"
+#include "gpu/device.hpp"
+#include "runtime/disk_store.hpp"
+#include "runtime/geometry.hpp"
+#include "runtime/host_attention.hpp"
+#include "runtime/kvtier.hpp"
+#include "runtime/link_mover.hpp"
+#include "runtime/memory_tiers.hpp"
+#include "runtime/prefill_ring.hpp"
+#include "runtime/staging.hpp"
+#include "runtime/step_plan.hpp"
+#include "runtime/tier_manager.hpp"
+
+namespace kvtier {
+
+/// How the caps are spent.
+struct tier_budget {
+  std::uint32_t device_slots = 0, host_slots = 0, transit_slots = 0;
+  std::uint64_t ring_bytes = 0;
+  std::uint32_t staging_rows = 0;
+  std::uint32_t staging_areas = 0;
+  std::uint64_t metadata_bytes = 0;
+};
+
+/// Divides the caps. Throws std::invalid_argument that names the cap, what it must hold at least,
+/// and the remedy.
+tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots);
+
+struct runtime::state {
+  explicit state(config options_in);
+  /// All sequences and steps must be gone.
+  ~state();
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  void log(log_level level, const std::string& text);
+  /// A callback of device.notify that may still use this object; the destructor waits for all.
+  void notify_device(gpu::stream& order, std::function<void()> body);
+
+  const config options;
+  const geometry sizes;
+  std::vector<attend_mode> lane_modes;
+  std::unique_ptr<disk_store> disk;
+  tier_budget budget;
+  cpu::task_arena arena;
+  cpu::slab host_slab;
+  std::unique_ptr<gpu::device> device;
+  std::unique_ptr<gpu::stream> d2h, h2d;
+  gpu::device_buffer device_slab;
+  memory_tiers memory;
+  std::unique_ptr<staging_pool> staging;
+  std::unique_ptr<prefill_ring> ring;
+  std::unique_ptr<link_mover> links;
+  std::unique_ptr<tier_manager> tiers;
+  std::unique_ptr<host_attention> host;
+
+  std::mutex log_mutex;
+  std::mutex callbacks_mutex;
+  std::condition_variable callbacks_done;
+  std::uint64_t callbacks = 0;
+
+  std::atomic<std::uint64_t> next_sequence{1};
+  std::atomic<std::uint64_t> rows_offloaded{0}, rows_loaded{0};
+  std::atomic<std::uint64_t> steps{0}, step_retries{0};
+  std::atomic<std::uint64_t> seen_progress{0};
+};
+
+}  // namespace kvtier

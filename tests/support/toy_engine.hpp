@@ -1,0 +1,55 @@
+/// An engine without a model: drives a runtime with seeded q, k, v and checks every output against
+/// float64 attention over what the sequence's history says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/kvtier.hpp"
+
+namespace kvtier::test {
+
+/// The engine's own record of one sequence: token i at position i has k, v, q that are functions of
+/// (tokens[i], i, layer), so that a fork's shared prefix has the same bytes.
+struct toy_sequence {
+  kvtier::sequence handle;
+  std::vector<std::uint64_t> tokens;
+};
+
+class toy_engine {
+ public:
+  /// `tolerance`: largest accepted |o - reference|, values being normal with deviation 1.
+  toy_engine(runtime& target, std::uint64_t seed, double tolerance);
+
+  struct request {
+    toy_sequence* target = nullptr;
+    std::uint32_t tokens = 1;
+  };
+
+  /// Admits (waiting for room), attends every layer and ends one step; returns what begin_step or
+  /// attend answered when it was neither ok nor retry. Reports wrong outputs as test failures.
+  status run(const std::vector<request>& requests);
+
+  /// Checks only every n-th query token of a step (the reference is quadratic).
+  void check_every(std::uint32_t n) { check_every_ = n; }
+  std::uint64_t retries() const { return retries_; }
+
+  /// Fills `count` values of the vector `kind` ('q', 'k' or 'v') of a token in a layer.
+  void fill(char kind, std::uint64_t token, std::uint64_t position, std::uint32_t layer,
+            std::size_t count, float* out) const;
+
+ private:
+  void check(const request& what, std::uint32_t layer, std::uint32_t token, const float* o,
+             double lse) const;
+
+  runtime& runtime_;
+  const std::uint64_t seed_;
+  const double tolerance_;
+  std::uint32_t check_every_ = 1;
+  std::uint64_t next_token_ = 1;
+  std::uint64_t retries_ = 0;
+  std::unique_ptr<gpu::stream> stream_;
+};
+
+}  // namespace kvtier::test
