@@ -9,9 +9,11 @@
 namespace kvtier {
 namespace {
 
-/// What the directory, slot pools and placement keep per slot, measured generously: an extent with
-/// its vectors is some 500 bytes, its map entries 150.
-constexpr std::uint64_t metadata_bytes_per_slot = 1024;
+/// What the directory, slot pools and placement keep, measured generously: an extent with its
+/// vectors is some 500 bytes, its map entries 150; a slot's places and checksums 100.
+std::uint64_t metadata_bytes_per_slot(const geometry& sizes) {
+  return 128 + 768 / sizes.blocks_per_extent;
+}
 
 constexpr std::uint32_t staging_areas = 2;
 
@@ -100,12 +102,12 @@ tier_budget divide_caps(const config& options, const geometry& sizes, std::uint3
       static_cast<std::uint32_t>(std::min(wanted, std::max(least, options.host_memory / 64 / row)));
   const std::uint64_t staging =
       staging_areas * staging_pool::area_bytes(options.shape, budget.staging_rows);
-  budget.metadata_bytes =
-      metadata_bytes_per_slot * (std::uint64_t{budget.device_slots} + disk_slots);
-  budget.host_slots = static_cast<std::uint32_t>(slots_or_throw(
-      "host_memory", options.host_memory, staging + budget.metadata_bytes,
-      sizes.slot_bytes + metadata_bytes_per_slot, (disk_slots > 0 ? 4 : 1) * extent_slots));
-  budget.metadata_bytes += metadata_bytes_per_slot * budget.host_slots;
+  const std::uint64_t per_slot = metadata_bytes_per_slot(sizes);
+  budget.metadata_bytes = per_slot * (std::uint64_t{budget.device_slots} + disk_slots);
+  budget.host_slots = static_cast<std::uint32_t>(
+      slots_or_throw("host_memory", options.host_memory, staging + budget.metadata_bytes,
+                     sizes.slot_bytes + per_slot, (disk_slots > 0 ? 4 : 1) * extent_slots));
+  budget.metadata_bytes += per_slot * budget.host_slots;
   if (disk_slots > 0) {
     // Extents that pass through: an eighth, at least 2 extents, at most 64 MiB or a quarter.
     const std::uint64_t most =
