@@ -34,13 +34,13 @@ struct disk_slot {
 
 /// What a slot holds, as the referrer remembers it in RAM.
 struct stored_block {
-  disk_slot slot;
+  disk_slot slot{};
   std::uint64_t key = 0;  ///< identity given by the caller, written to the header and compared
-  std::vector<tile_checksum> checksums;
+  std::vector<tile_checksum> checksums{};
 };
 
 struct block_file_options {
-  std::filesystem::path directory;
+  std::filesystem::path directory{};
   std::uint64_t capacity_bytes = 0;     ///< payload and headers together
   std::size_t payload_bytes = 0;        ///< per slot; stored in a multiple of 4096
   std::size_t tile_bytes = 0;           ///< unit of checksum

@@ -49,7 +49,7 @@ struct io_request {
   bool follow_up = false;
   /// Called exactly once, on a thread of the backend, no locks held. Must not throw, block for long
   /// or call stop().
-  io_callback done;
+  io_callback done{};
 };
 
 struct io_counters {

@@ -1,0 +1,64 @@
+#include "storage/transfer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace kvtier::storage {
+namespace {
+
+class Transfer : public testing::Test {
+ protected:
+  queued_io make(io_kind kind) {
+    return {1,
+            {.kind = kind,
+             .fd = 0,
+             .offset = 1000,
+             .buffer = bytes_.data(),
+             .length = bytes_.size(),
+             .done = [](const io_result&) {}}};
+  }
+
+  std::array<std::byte, 100> bytes_{};
+};
+
+TEST_F(Transfer, AsksAgainForTheRestOfAShortOne) {
+  queued_io io = make(io_kind::write);
+  EXPECT_FALSE(take_answer(io, 30));
+  EXPECT_EQ(io.rest(), bytes_.data() + 30);
+  EXPECT_EQ(io.rest_offset(), 1030U);
+  EXPECT_EQ(io.rest_length(), 70U);
+  EXPECT_FALSE(take_answer(io, 69));
+  const auto end = take_answer(io, 1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->outcome, status::ok);
+  EXPECT_EQ(end->transferred, 100U);
+}
+
+TEST_F(Transfer, AsksAgainAfterInterruptions) {
+  queued_io io = make(io_kind::read);
+  EXPECT_FALSE(take_answer(io, -EINTR));
+  EXPECT_FALSE(take_answer(io, -EAGAIN));
+  EXPECT_EQ(io.rest_length(), 100U);
+  EXPECT_EQ(take_answer(io, 100)->outcome, status::ok);
+}
+
+TEST_F(Transfer, EndsWithTheErrorAndWhatMovedBefore) {
+  queued_io io = make(io_kind::write);
+  EXPECT_FALSE(take_answer(io, 64));
+  const auto end = take_answer(io, -ENOSPC);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->outcome, status::io_error);
+  EXPECT_EQ(end->error_number, ENOSPC);
+  EXPECT_EQ(end->transferred, 64U);
+}
+
+TEST_F(Transfer, NothingMovedIsAnErrorAndNeverALoop) {
+  queued_io read = make(io_kind::read);
+  EXPECT_EQ(take_answer(read, 0)->error_number, ENODATA);
+  queued_io write = make(io_kind::write);
+  EXPECT_EQ(take_answer(write, 0)->error_number, EIO);
+}
+
+}  // namespace
+}  // namespace kvtier::storage
