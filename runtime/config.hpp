@@ -45,8 +45,8 @@ struct config {
   // Attention.
   selector_config selector;                 ///< for offloaded tokens of layers that are not dense
   std::vector<std::uint32_t> dense_layers;  ///< these always use `full`
-  std::uint32_t host_query_tokens = 8;  ///< up to so many new tokens per sequence the host attends
-                                        ///< its rows; more are streamed through the device ring
+  std::uint32_t host_query_tokens = 8;   ///< up to so many new tokens per sequence the host attends
+                                         ///< its rows; more are streamed through the device ring
   std::uint32_t ring_buffers = 3;        ///< device staging buffers of the stream
   std::uint32_t ring_buffer_blocks = 4;  ///< blocks per staging buffer
   std::uint32_t max_sequences_per_step = 64;

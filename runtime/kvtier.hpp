@@ -186,9 +186,10 @@ class runtime final : public metrics_source {
   void visit_metrics(metrics_visitor& visitor) const override;
 
   struct state;
+  /// For the project's own tests: over parts made by hand.
+  explicit runtime(std::unique_ptr<state> internals);
 
  private:
-  explicit runtime(std::unique_ptr<state> internals);
   std::unique_ptr<state> state_;
 };
 

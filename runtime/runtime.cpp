@@ -73,7 +73,7 @@ runtime::runtime(std::unique_ptr<state> internals) : state_(std::move(internals)
 runtime::~runtime() = default;
 
 std::unique_ptr<runtime> runtime::open(config options) {
-  return std::unique_ptr<runtime>(new runtime(std::make_unique<state>(std::move(options))));
+  return std::make_unique<runtime>(std::make_unique<state>(std::move(options)));
 }
 
 status runtime::create_sequence(const sequence_options& options, sequence* out) {

@@ -62,6 +62,11 @@ void check_options(const config& options) {
   }
 }
 
+std::unique_ptr<disk_store> open_disks(const config& options, const geometry& sizes) {
+  check_options(options);
+  return options.disks.empty() ? nullptr : std::make_unique<disk_store>(options, sizes);
+}
+
 std::uint64_t slots_or_throw(const char* cap, std::uint64_t bytes, std::uint64_t overhead,
                              std::uint64_t slot, std::uint64_t least) {
   const std::uint64_t slots = bytes > overhead ? (bytes - overhead) / slot : 0;
@@ -119,12 +124,11 @@ tier_budget divide_caps(const config& options, const geometry& sizes, std::uint3
   return budget;
 }
 
-runtime::state::state(config options_in)
+runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
     : options(std::move(options_in)),
       sizes(make_geometry(options)),
       lane_modes(make_lane_modes(options, sizes)),
-      disk((check_options(options),
-            options.disks.empty() ? nullptr : std::make_unique<disk_store>(options, sizes))),
+      disk(disk_in != nullptr ? std::move(disk_in) : open_disks(options, sizes)),
       budget(divide_caps(options, sizes, disk == nullptr ? 0 : disk->slot_count())),
       arena({.threads = options.threads, .cpus = options.cpus, .thread_name = "kvt-compute"}) {
   gpu::device_options device_options{.kind = options.device,

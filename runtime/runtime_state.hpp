@@ -39,7 +39,8 @@ struct tier_budget {
 tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots);
 
 struct runtime::state {
-  explicit state(config options_in);
+  /// Opens the disks of `options_in`, or takes `disk_in` for them (tests).
+  explicit state(config options_in, std::unique_ptr<disk_store> disk_in = nullptr);
   /// All sequences and steps must be gone.
   ~state();
   state(const state&) = delete;
