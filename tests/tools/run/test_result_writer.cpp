@@ -1,0 +1,115 @@
+#include "tools/run/result_writer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tools/run/progress_bar.hpp"
+
+namespace kvtier::run {
+namespace {
+
+using nlohmann::json;
+
+prompt_line line_with_id(std::string id_json) {
+  prompt_line line;
+  line.line = 12;
+  line.id_json = std::move(id_json);
+  return line;
+}
+
+batch_result good_result() {
+  batch_result result;
+  result.reason = finish_reason::stop;
+  result.tokens = {4, 5};
+  result.prefill_seconds = 0.5;
+  result.decode_seconds = 0.25;
+  result.shared_tokens = 64;
+  result.rows = {8, 2};
+  result.device_peak = 1;
+  result.host_peak = 2;
+  result.disk_peak = 3;
+  return result;
+}
+
+TEST(result_json, has_every_field) {
+  const auto object =
+      json::parse(result_json(line_with_id("\"q\""), good_result(), {"h\xc3\xa9\n", 70, true}));
+  EXPECT_EQ(object,
+            json::parse(R"({"id":"q","text":"h\u00e9\n","token_ids":[4,5],"prompt_tokens":70,
+    "shared_tokens":64,"prefill_seconds":0.5,"decode_seconds":0.25,"attended_fraction":0.25,
+    "peak_bytes":{"device":1,"host":2,"disk":3},"error_bound":0.0,"finish_reason":"stop"})"));
+}
+
+TEST(result_json, knows_no_bound_where_tokens_are_ignored) {
+  const auto object = json::parse(result_json(line_with_id("1"), good_result(), {"", 70, false}));
+  EXPECT_TRUE(object["error_bound"].is_null());
+  EXPECT_EQ(object["id"], 1);
+}
+
+TEST(result_json, everything_is_attended_when_nothing_is_offloaded) {
+  auto result = good_result();
+  result.rows = {0, 0};
+  EXPECT_EQ(json::parse(result_json(line_with_id("1"), result, {"", 1, true}))["attended_fraction"],
+            1.0);
+}
+
+TEST(result_json, a_failure_has_id_error_and_line) {
+  batch_result result;
+  result.error = "no \"room\"";
+  EXPECT_EQ(json::parse(result_json(line_with_id("null"), result, {})),
+            json::parse(R"({"id":null,"error":"no \"room\"","line":12})"));
+}
+
+TEST(result_json, an_interrupted_prompt_keeps_what_it_has) {
+  auto result = good_result();
+  result.reason = finish_reason::interrupted;
+  EXPECT_EQ(json::parse(result_json(line_with_id("1"), result, {"x", 1, true}))["finish_reason"],
+            "interrupted");
+  result.tokens.clear();
+  EXPECT_TRUE(json::parse(result_json(line_with_id("1"), result, {"", 1, true})).contains("error"));
+}
+
+TEST(result_writer, keeps_the_order_of_the_input) {
+  std::ostringstream out;
+  result_writer writer(out, "x", 3);
+  writer.put(1, "b");
+  EXPECT_EQ(out.str(), "");
+  writer.put(0, "a");
+  EXPECT_EQ(out.str(), "a\nb\n");
+  EXPECT_TRUE(writer.has(1));
+  EXPECT_FALSE(writer.has(2));
+  writer.put(2, "c");
+  EXPECT_EQ(out.str(), "a\nb\nc\n");
+}
+
+TEST(result_writer, names_a_file_that_cannot_be_written) {
+  std::ostringstream out;
+  out.setstate(std::ios::badbit);
+  result_writer writer(out, "some/file", 1);
+  try {
+    writer.put(0, "a");
+    FAIL() << "wrote to a broken stream";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("some/file"));
+  }
+}
+
+TEST(progress_line, fits_its_width_and_never_overflows) {
+  batch_progress progress;
+  EXPECT_THAT(progress_line(progress, 79), testing::HasSubstr("0/0 prompts"));
+  progress.prompts = 20;
+  progress.prompts_done = 10;
+  progress.prefill_tokens = 100;
+  progress.prefilled_tokens = 300;  // prefixes that were given up are read again
+  progress.prefill_seconds = 2;
+  const auto line = progress_line(progress, 200);
+  EXPECT_THAT(line, testing::StartsWith("[##########..........] 10/20"));
+  EXPECT_THAT(line, testing::HasSubstr("prefill 300/300 (150/s)"));
+  EXPECT_EQ(progress_line(progress, 30).size(), 30u);
+}
+
+}  // namespace
+}  // namespace kvtier::run

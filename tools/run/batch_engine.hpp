@@ -1,0 +1,72 @@
+/// What the batch scheduler needs from below: contexts that can fork, and steps over several of
+/// them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/status.hpp"
+
+namespace kvtier::run {
+
+/// One sequence of the engine; 0 is none.
+using context_id = std::uint64_t;
+
+/// New tokens of one context in a step.
+struct step_part {
+  context_id context = 0;
+  std::uint64_t position = 0;            ///< of the first token: what the context holds already
+  std::span<const std::int32_t> tokens;  ///< at least one; valid during the step
+};
+
+struct step_outcome {
+  status outcome = status::ok;           ///< ok, retry, rejected, lost or io_error
+  std::vector<std::int32_t> next;        ///< after ok: per part, the token with the largest logit
+  std::optional<std::size_t> lost_part;  ///< after lost: whose data is gone, where known
+  std::string cause;                     ///< after lost and io_error: one line
+};
+
+/// What an engine has counted so far.
+struct engine_usage {
+  std::uint64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;  ///< now
+  std::uint64_t device_peak = 0, host_peak = 0, disk_peak = 0;     ///< the most so far
+};
+
+/// Rows of all steps of a context, see row_counters.
+struct row_usage {
+  std::uint64_t offloaded = 0, loaded = 0;
+};
+
+/// Used from one thread.
+class batch_engine {
+ public:
+  virtual ~batch_engine() = default;
+
+  /// A new context that will hold at most `max_tokens`. ok, retry (others must go first) or
+  /// rejected (never).
+  virtual status create(std::uint64_t max_tokens, context_id* out) = 0;
+  /// A context that starts with the first `tokens` of `parent`. Same results as create.
+  virtual status fork(context_id parent, std::uint64_t tokens, std::uint64_t max_tokens,
+                      context_id* out) = 0;
+  virtual void release(context_id context) = 0;
+
+  /// Prefixes are shared at multiples of this.
+  virtual std::uint64_t fork_alignment() const = 0;
+  /// New tokens per context that a step of `contexts` contexts of at most `length` tokens can have
+  /// while no others are there; 0 = too many contexts.
+  virtual std::uint32_t max_step_tokens(std::uint32_t contexts, std::uint64_t length) const = 0;
+  /// Runs one step. After anything but ok, no context has changed.
+  virtual step_outcome step(std::span<const step_part> parts) = 0;
+  /// After retry: waits until something may have become free, at most `timeout`.
+  virtual void wait_for_room(std::chrono::milliseconds timeout) = 0;
+
+  virtual engine_usage usage() const = 0;
+  virtual row_usage rows(context_id context) const = 0;
+};
+
+}  // namespace kvtier::run

@@ -1,0 +1,666 @@
+#include "tools/run/batch_scheduler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "tools/run/prefix_plan.hpp"
+
+namespace kvtier::run {
+namespace {
+
+using steady = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds wait_slice{50};
+
+/// Fewer new tokens per step would make reading a prompt a crawl.
+constexpr std::uint32_t least_useful_chunk = 16;
+/// Steps that must be taken at once before a chunk that had to be halved is doubled again.
+constexpr std::uint32_t steps_before_growth = 8;
+
+double seconds_since(steady::time_point begin) {
+  return std::chrono::duration<double>(steady::now() - begin).count();
+}
+
+/// Something to admit: a shared prefix or a prompt.
+struct work_item {
+  bool is_prefix = false;
+  std::size_t index = 0;  ///< of the node or the prompt
+};
+
+/// A context that reads its tokens or decodes.
+struct active_context {
+  work_item item;
+  std::size_t prompt = 0;    ///< whose tokens it reads
+  std::uint64_t goal = 0;    ///< tokens to read before it is ready
+  std::uint64_t length = 0;  ///< tokens it holds
+  context_id context = 0;
+  batch_result result;
+
+  bool reading() const { return length < goal; }
+};
+
+/// A step to be tried: contexts by their place in the active list, and their new tokens.
+struct step_choice {
+  struct part {
+    std::size_t active = 0;
+    std::uint32_t tokens = 1;
+  };
+  std::vector<part> parts;
+  std::optional<std::size_t> misfit = {};  ///< a context that no step can take, alone as it may be
+
+  std::uint64_t tokens() const {
+    return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const part& one) { return sum + one.tokens; });
+  }
+
+  /// Halves the contexts, or the tokens of the only one. False if it is down to one token.
+  bool shrink() {
+    if (parts.size() > 1) {
+      parts.resize((parts.size() + 1) / 2);
+      return true;
+    }
+    if (parts.front().tokens > 1) {
+      parts.front().tokens = (parts.front().tokens + 1) / 2;
+      return true;
+    }
+    return false;
+  }
+};
+
+class batch_job {
+ public:
+  batch_job(batch_engine& engine, std::span<const batch_prompt> prompts,
+            const batch_options& options, const batch_callbacks& callbacks);
+  batch_progress run();
+
+ private:
+  // Shared prefixes.
+  void push_children(std::size_t node);
+  std::size_t& parent_of(work_item item);
+  std::size_t live_ancestor(std::size_t node) const;
+  void settle(work_item item);
+  void abandon_prefix(std::size_t node);
+  void abandon_chain(work_item item);
+  void release_node(std::size_t node);
+
+  // Admission.
+  void admit();
+  bool device_has_room(work_item item) const;
+  std::uint64_t final_length(work_item item) const;
+  status place(work_item item, active_context* out);
+  void admit_stuck(work_item item);
+  void refuse(work_item item, std::string error);
+
+  // Steps.
+  step_choice choose_step() const;
+  step_choice fill_step(std::span<const std::size_t> chosen, std::uint64_t budget) const;
+  void run_step(const step_choice& wanted);
+  std::vector<step_part> make_parts(const step_choice& choice,
+                                    std::vector<std::int32_t>* tokens) const;
+  step_outcome try_step(step_choice* choice);
+  void learn_chunk(const step_choice& wanted, const step_choice& taken);
+  void apply(const step_choice& choice, const step_outcome& outcome, double seconds,
+             const engine_usage& before);
+  void fail_step(const step_choice& choice, const step_outcome& outcome);
+  void add_rows(active_context& active) const;
+  void accept_token(active_context& active, std::int32_t token);
+  void finish(active_context& active, finish_reason reason, std::string error = {});
+  void sweep();
+
+  void interrupt();
+  bool stopped() const { return callbacks_.stop && callbacks_.stop(); }
+  void report() const {
+    if (callbacks_.progress) {
+      callbacks_.progress(progress_);
+    }
+  }
+
+  batch_engine& engine_;
+  std::span<const batch_prompt> prompts_;
+  const batch_options& options_;
+  const batch_callbacks& callbacks_;
+
+  prefix_plan plan_;
+  std::vector<std::size_t> parent_of_node_;    ///< of nodes still to be admitted; then no_prefix
+  std::vector<std::size_t> parent_of_prompt_;  ///< same for prompts
+  std::vector<std::size_t> waiting_;           ///< per node: what is still to be forked from it
+  std::vector<context_id> node_context_;       ///< 0 = not there
+  std::vector<batch_result> node_cost_;        ///< what reading the prefix took, for its children
+  std::deque<work_item> pending_;              ///< depth first
+  std::vector<active_context> active_;
+  std::uint64_t chunk_;            ///< new tokens of a reading step, all contexts together
+  std::uint32_t clean_steps_ = 0;  ///< since the chunk was last changed
+  batch_progress progress_;
+};
+
+batch_job::batch_job(batch_engine& engine, std::span<const batch_prompt> prompts,
+                     const batch_options& options, const batch_callbacks& callbacks)
+    : engine_(engine),
+      prompts_(prompts),
+      options_(options),
+      callbacks_(callbacks),
+      chunk_(options.prefill_chunk) {
+  std::vector<std::vector<std::int32_t>> tokens;
+  tokens.reserve(prompts.size());
+  for (const auto& prompt : prompts) {
+    tokens.push_back(prompt.tokens);
+  }
+  plan_ = plan_prefixes(tokens, engine.fork_alignment());
+  const auto nodes = plan_.nodes.size();
+  parent_of_prompt_ = plan_.node_of_prompt;
+  node_context_.assign(nodes, 0);
+  node_cost_.resize(nodes);
+
+  std::vector<std::pair<std::size_t, work_item>> roots;
+  for (std::size_t node = 0; node < nodes; ++node) {
+    const auto& planned = plan_.nodes[node];
+    parent_of_node_.push_back(planned.parent);
+    waiting_.push_back(planned.children.size() + planned.prompts.size());
+    if (planned.parent == no_prefix) {
+      roots.push_back({planned.first_prompt, {true, node}});
+    }
+  }
+  for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+    if (plan_.node_of_prompt[prompt] == no_prefix) {
+      roots.push_back({prompt, {false, prompt}});
+    }
+  }
+  std::sort(roots.begin(), roots.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [first, item] : roots) {
+    pending_.push_back(item);
+  }
+  progress_.prompts = prompts.size();
+  progress_.prefill_tokens = distinct_tokens(plan_, tokens);
+  progress_.shared_prefixes = nodes;
+}
+
+batch_progress batch_job::run() {
+  report();
+  while (!pending_.empty() || !active_.empty()) {
+    if (stopped()) {
+      interrupt();
+      break;
+    }
+    admit();
+    if (active_.empty()) {
+      continue;
+    }
+    const auto choice = choose_step();
+    if (choice.misfit) {
+      auto& active = active_[*choice.misfit];
+      finish(active, finish_reason::failed,
+             fmt::format("a context of {} tokens leaves the device no room for a step; raise "
+                         "--device-memory, or lower --sinks, --window or --block-tokens",
+                         active.goal));
+    } else {
+      run_step(choice);
+    }
+    sweep();
+    report();
+  }
+  return progress_;
+}
+
+std::size_t& batch_job::parent_of(work_item item) {
+  return item.is_prefix ? parent_of_node_[item.index] : parent_of_prompt_[item.index];
+}
+
+/// What comes next after a prefix goes to the front, in the order of the prompts.
+void batch_job::push_children(std::size_t node) {
+  const auto& planned = plan_.nodes[node];
+  std::vector<std::pair<std::size_t, work_item>> children;
+  for (const auto child : planned.children) {
+    children.push_back({plan_.nodes[child].first_prompt, {true, child}});
+  }
+  for (const auto prompt : planned.prompts) {
+    children.push_back({prompt, {false, prompt}});
+  }
+  std::sort(children.begin(), children.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [first, item] : children) {
+    pending_.push_front(item);
+  }
+}
+
+std::size_t batch_job::live_ancestor(std::size_t node) const {
+  while (node != no_prefix && node_context_[node] == 0) {
+    node = plan_.nodes[node].parent;
+  }
+  return node;
+}
+
+void batch_job::release_node(std::size_t node) {
+  if (node_context_[node] != 0) {
+    engine_.release(std::exchange(node_context_[node], 0));
+  }
+}
+
+/// `item` needs its parent no more; a prefix that nobody waits for goes.
+void batch_job::settle(work_item item) {
+  const auto parent = std::exchange(parent_of(item), no_prefix);
+  if (parent != no_prefix && --waiting_[parent] == 0) {
+    release_node(parent);
+  }
+}
+
+/// What still waits for this prefix continues from the next shorter one that is there, or from
+/// nothing.
+void batch_job::abandon_prefix(std::size_t node) {
+  release_node(node);
+  const auto target = live_ancestor(plan_.nodes[node].parent);
+  const auto move = [&](std::size_t& parent) {
+    if (parent == node) {
+      parent = target;
+      --waiting_[node];
+      if (target != no_prefix) {
+        ++waiting_[target];
+      }
+    }
+  };
+  for (const auto child : plan_.nodes[node].children) {
+    move(parent_of_node_[child]);
+  }
+  for (const auto prompt : plan_.nodes[node].prompts) {
+    move(parent_of_prompt_[prompt]);
+  }
+}
+
+void batch_job::abandon_chain(work_item item) {
+  auto node = item.is_prefix ? plan_.nodes[item.index].parent : plan_.node_of_prompt[item.index];
+  for (; node != no_prefix; node = plan_.nodes[node].parent) {
+    abandon_prefix(node);
+  }
+}
+
+/// Whether the device has room for one more context that reads and decodes beside the active ones:
+/// every context keeps its newest, unfinished block there.
+bool batch_job::device_has_room(work_item item) const {
+  if (active_.empty()) {
+    return true;
+  }
+  std::uint64_t longest = final_length(item);
+  for (const auto& active : active_) {
+    longest = std::max(longest, final_length(active.item));
+  }
+  const auto contexts = static_cast<std::uint32_t>(active_.size() + 1);
+  return engine_.max_step_tokens(contexts, longest) >= least_useful_chunk;
+}
+
+void batch_job::admit() {
+  const auto reading_prefix = [&] {
+    return std::any_of(active_.begin(), active_.end(),
+                       [](const active_context& active) { return active.item.is_prefix; });
+  };
+  while (!pending_.empty() && active_.size() < options_.max_batch && !reading_prefix()) {
+    const auto item = pending_.front();
+    if (!device_has_room(item)) {
+      return;
+    }
+    active_context placed;
+    switch (place(item, &placed)) {
+      case status::ok:
+        pending_.pop_front();
+        settle(item);
+        active_.push_back(std::move(placed));
+        break;
+      case status::retry:
+        if (active_.empty()) {
+          admit_stuck(item);
+        }
+        return;
+      default:
+        pending_.pop_front();
+        refuse(item,
+               "needs more memory than the tiers have in all; raise --device-memory, "
+               "--host-memory or --disk, or shorten the prompt or max_tokens");
+    }
+  }
+}
+
+std::uint64_t batch_job::final_length(work_item item) const {
+  return item.is_prefix ? plan_.nodes[item.index].length
+                        : prompts_[item.index].tokens.size() + prompts_[item.index].max_tokens;
+}
+
+/// Creates or forks the context of `item`.
+status batch_job::place(work_item item, active_context* out) {
+  out->item = item;
+  if (item.is_prefix) {
+    out->prompt = plan_.nodes[item.index].first_prompt;
+    out->goal = plan_.nodes[item.index].length;
+  } else {
+    out->prompt = item.index;
+    out->goal = prompts_[item.index].tokens.size();
+  }
+  const auto most = final_length(item);
+  const auto parent = parent_of(item);
+  if (parent != no_prefix && node_context_[parent] != 0) {
+    const auto shared = plan_.nodes[parent].length;
+    const auto forked = engine_.fork(node_context_[parent], shared, most, &out->context);
+    if (forked != status::rejected) {
+      out->length = shared;
+      out->result = node_cost_[parent];
+      out->result.shared_tokens = shared;
+      return forked;
+    }
+  }
+  return engine_.create(most, &out->context);
+}
+
+/// Nothing runs and yet there is no room for `item`: freed blocks may still be on their way; then
+/// the prefixes above it are in the way; then it cannot be had.
+void batch_job::admit_stuck(work_item item) {
+  const auto holds_prefix = [&] { return live_ancestor(parent_of(item)) != no_prefix; };
+  const auto begin = steady::now();
+  const auto limit = holds_prefix() ? options_.shrink_after : options_.patience;
+  while (steady::now() - begin < limit) {
+    if (stopped()) {
+      return;
+    }
+    engine_.wait_for_room(wait_slice);
+    active_context placed;
+    const auto outcome = place(item, &placed);
+    if (outcome == status::ok) {
+      pending_.pop_front();
+      settle(item);
+      active_.push_back(std::move(placed));
+    }
+    if (outcome != status::retry) {
+      return;
+    }
+  }
+  if (holds_prefix()) {
+    abandon_chain(item);
+  } else {
+    pending_.pop_front();
+    refuse(item, fmt::format("no room in the tiers after {} s though nothing else runs; raise "
+                             "--device-memory, --host-memory or --disk",
+                             std::chrono::duration<double>(limit).count()));
+  }
+}
+
+/// `item` will not run: a prompt fails, a prefix leaves its work to what continues it.
+void batch_job::refuse(work_item item, std::string error) {
+  if (item.is_prefix) {
+    abandon_prefix(item.index);
+    push_children(item.index);
+    settle(item);
+    return;
+  }
+  settle(item);
+  batch_result result;
+  result.error = std::move(error);
+  ++progress_.prompts_done;
+  callbacks_.finished(item.index, result);
+}
+
+/// All that read, up to the chunk in all; or else all that decode.
+step_choice batch_job::choose_step() const {
+  const auto any_reading =
+      std::any_of(active_.begin(), active_.end(),
+                  [](const active_context& active) { return active.reading(); });
+  std::vector<std::size_t> candidates;
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    if (active_[i].reading() == any_reading) {
+      candidates.push_back(i);
+    }
+  }
+  // More contexts in a step leave each fewer tokens: take the number that reads most.
+  step_choice best;
+  std::uint64_t best_tokens = 0;
+  for (auto contexts = candidates.size(); contexts > 0; contexts -= (contexts + 3) / 4) {
+    auto choice = fill_step({candidates.data(), contexts}, any_reading ? chunk_ : contexts);
+    if (const auto tokens = choice.tokens(); tokens > best_tokens) {
+      best_tokens = tokens;
+      best = std::move(choice);
+    }
+  }
+  if (best_tokens == 0) {
+    best.misfit = candidates.front();
+  }
+  return best;
+}
+
+/// A step of the first of `chosen` that share `budget` tokens; without parts if it cannot be
+/// placed.
+step_choice batch_job::fill_step(std::span<const std::size_t> chosen, std::uint64_t budget) const {
+  std::uint64_t longest = 0;
+  for (const auto i : chosen) {
+    longest = std::max({longest, active_[i].goal, active_[i].length + 1});
+  }
+  const auto contexts = static_cast<std::uint32_t>(chosen.size());
+  const std::uint64_t most = engine_.max_step_tokens(contexts, longest);
+  step_choice choice;
+  for (std::size_t i = 0; i < chosen.size() && budget > 0 && most > 0; ++i) {
+    const auto& active = active_[chosen[i]];
+    const auto wanted = active.reading() ? active.goal - active.length : 1;
+    const auto tokens = std::min({wanted, most, budget});
+    choice.parts.push_back({chosen[i], static_cast<std::uint32_t>(tokens)});
+    budget -= tokens;
+  }
+  return choice;
+}
+
+/// The parts of a step; `tokens` keeps what they refer to.
+std::vector<step_part> batch_job::make_parts(const step_choice& choice,
+                                             std::vector<std::int32_t>* tokens) const {
+  std::vector<step_part> parts;
+  tokens->clear();
+  tokens->reserve(choice.parts.size());
+  for (const auto& part : choice.parts) {
+    const auto& active = active_[part.active];
+    if (active.reading()) {
+      const std::span<const std::int32_t> all(prompts_[active.prompt].tokens);
+      parts.push_back({active.context, active.length, all.subspan(active.length, part.tokens)});
+    } else {
+      tokens->push_back(active.result.tokens.back());
+      parts.push_back({active.context, active.length, {&tokens->back(), 1}});
+    }
+  }
+  return parts;
+}
+
+/// Asks until the step is taken or refused, making it smaller on the way. `retry` comes back only
+/// when patience ran out or the job is to stop.
+step_outcome batch_job::try_step(step_choice* choice) {
+  auto asked_since = steady::now();
+  for (;;) {
+    std::vector<std::int32_t> tokens;
+    auto outcome = engine_.step(make_parts(*choice, &tokens));
+    if (outcome.outcome == status::retry) {
+      if (stopped()) {
+        return outcome;
+      }
+      engine_.wait_for_room(wait_slice);
+      const auto waited = steady::now() - asked_since;
+      if (waited >= options_.shrink_after && choice->shrink()) {
+        asked_since = steady::now();
+      } else if (waited >= options_.patience) {
+        return outcome;
+      }
+    } else if (outcome.outcome != status::rejected || !choice->shrink()) {
+      return outcome;
+    }
+  }
+}
+
+/// A reading step that had to be made smaller will not fit next time either; later perhaps.
+void batch_job::learn_chunk(const step_choice& wanted, const step_choice& taken) {
+  if (!active_[taken.parts.front().active].reading()) {
+    return;
+  }
+  if (taken.tokens() < wanted.tokens()) {
+    chunk_ = taken.tokens();
+    clean_steps_ = 0;
+  } else if (++clean_steps_ >= steps_before_growth) {
+    chunk_ = std::min<std::uint64_t>(chunk_ * 2, options_.prefill_chunk);
+    clean_steps_ = 0;
+  }
+}
+
+void batch_job::run_step(const step_choice& wanted) {
+  auto choice = wanted;
+  const auto before = engine_.usage();
+  const auto begin = steady::now();
+  const auto outcome = try_step(&choice);
+  if (outcome.outcome == status::ok) {
+    learn_chunk(wanted, choice);
+    apply(choice, outcome, seconds_since(begin), before);
+  } else if (!(outcome.outcome == status::retry && stopped())) {
+    fail_step(choice, outcome);
+  }
+}
+
+void batch_job::apply(const step_choice& choice, const step_outcome& outcome, double seconds,
+                      const engine_usage& before) {
+  const auto after = engine_.usage();
+  const auto peak = [](std::uint64_t now, std::uint64_t peak_before, std::uint64_t peak_after) {
+    return peak_after > peak_before ? peak_after : now;
+  };
+  const auto reading = active_[choice.parts.front().active].reading();
+  (reading ? progress_.prefill_seconds : progress_.decode_seconds) += seconds;
+  for (std::size_t i = 0; i < choice.parts.size(); ++i) {
+    auto& active = active_[choice.parts[i].active];
+    auto& result = active.result;
+    (reading ? result.prefill_seconds : result.decode_seconds) += seconds;
+    result.device_peak = std::max(result.device_peak,
+                                  peak(after.device_bytes, before.device_peak, after.device_peak));
+    result.host_peak =
+        std::max(result.host_peak, peak(after.host_bytes, before.host_peak, after.host_peak));
+    result.disk_peak =
+        std::max(result.disk_peak, peak(after.disk_bytes, before.disk_peak, after.disk_peak));
+    active.length += choice.parts[i].tokens;
+    (reading ? progress_.prefilled_tokens : progress_.decoded_tokens) += choice.parts[i].tokens;
+    if (active.reading()) {
+      continue;
+    }
+    if (active.item.is_prefix) {
+      add_rows(active);
+      node_context_[active.item.index] = std::exchange(active.context, 0);
+      node_cost_[active.item.index] = result;
+      push_children(active.item.index);
+    } else {
+      accept_token(active, outcome.next[i]);
+    }
+  }
+}
+
+void batch_job::accept_token(active_context& active, std::int32_t token) {
+  const auto& stop = options_.stop_tokens;
+  if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
+    finish(active, finish_reason::stop);
+    return;
+  }
+  active.result.tokens.push_back(token);
+  if (active.result.tokens.size() >= prompts_[active.prompt].max_tokens) {
+    finish(active, finish_reason::length);
+  }
+}
+
+/// The step was refused or broke. Whose fault it was is found by trying the halves.
+void batch_job::fail_step(const step_choice& choice, const step_outcome& outcome) {
+  auto culprit = outcome.lost_part;
+  if (!culprit && choice.parts.size() > 1) {
+    const auto middle = choice.parts.begin() + static_cast<std::ptrdiff_t>(choice.parts.size() / 2);
+    run_step({{choice.parts.begin(), middle}});
+    run_step({{middle, choice.parts.end()}});
+    return;
+  }
+  auto& active = active_[choice.parts[culprit.value_or(0)].active];
+  const auto no_room = outcome.outcome == status::retry || outcome.outcome == status::rejected;
+  auto error = no_room ? std::string(
+                             "no room for one more token though nothing else runs; raise "
+                             "--device-memory or --host-memory, or lower --max-batch")
+                       : fmt::format("{} after {} of {} tokens: {}", to_string(outcome.outcome),
+                                     active.length, active.goal, outcome.cause);
+  finish(active, finish_reason::failed, std::move(error));
+  active.result.runtime_fault = !no_room;
+}
+
+/// Adds what the context's own steps counted to what its prefix did.
+void batch_job::add_rows(active_context& active) const {
+  const auto own = engine_.rows(active.context);
+  active.result.rows.offloaded += own.offloaded;
+  active.result.rows.loaded += own.loaded;
+}
+
+/// Ends a context; `sweep` reports it.
+void batch_job::finish(active_context& active, finish_reason reason, std::string error) {
+  active.result.reason = reason;
+  active.result.error = std::move(error);
+  if (active.context != 0) {
+    add_rows(active);
+    engine_.release(std::exchange(active.context, 0));
+  }
+}
+
+/// Takes what ended out of the active list.
+void batch_job::sweep() {
+  for (const auto& active : active_) {
+    if (active.context != 0) {
+      continue;
+    }
+    const auto failed_prefix = active.item.is_prefix && !active.result.error.empty();
+    if (failed_prefix) {
+      abandon_prefix(active.item.index);
+      push_children(active.item.index);
+    }
+    if (!active.item.is_prefix) {
+      ++progress_.prompts_done;
+      callbacks_.finished(active.item.index, active.result);
+    }
+  }
+  std::erase_if(active_, [](const active_context& active) { return active.context == 0; });
+}
+
+/// Reports everything unfinished and gives all contexts back.
+void batch_job::interrupt() {
+  std::vector<work_item> left(pending_.begin(), pending_.end());
+  for (auto& active : active_) {
+    if (active.item.is_prefix) {
+      left.push_back(active.item);
+    } else {
+      finish(active, finish_reason::interrupted);
+    }
+  }
+  sweep();
+  for (auto& active : active_) {
+    engine_.release(active.context);
+  }
+  while (!left.empty()) {
+    const auto item = left.back();
+    left.pop_back();
+    if (item.is_prefix) {
+      const auto& planned = plan_.nodes[item.index];
+      for (const auto child : planned.children) {
+        left.push_back({true, child});
+      }
+      for (const auto prompt : planned.prompts) {
+        left.push_back({false, prompt});
+      }
+    } else {
+      batch_result result;
+      result.reason = finish_reason::interrupted;
+      callbacks_.finished(item.index, result);
+    }
+  }
+  for (std::size_t node = 0; node < node_context_.size(); ++node) {
+    release_node(node);
+  }
+  pending_.clear();
+  active_.clear();
+}
+
+}  // namespace
+
+batch_progress run_batch(batch_engine& engine, std::span<const batch_prompt> prompts,
+                         const batch_options& options, const batch_callbacks& callbacks) {
+  return batch_job(engine, prompts, options, callbacks).run();
+}
+
+}  // namespace kvtier::run

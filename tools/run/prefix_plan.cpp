@@ -1,0 +1,131 @@
+#include "tools/run/prefix_plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace kvtier::run {
+namespace {
+
+using token_lists = std::span<const std::vector<std::int32_t>>;
+
+/// How far two prompts can share: aligned, and short of the last token of both.
+std::size_t shared_tokens(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b,
+                          std::size_t alignment) {
+  if (a.empty() || b.empty()) {
+    return 0;
+  }
+  const auto most = std::min(a.size(), b.size()) - 1;
+  const auto stop = a.begin() + static_cast<std::ptrdiff_t>(most);
+  const auto equal =
+      static_cast<std::size_t>(std::mismatch(a.begin(), stop, b.begin()).first - a.begin());
+  return equal / alignment * alignment;
+}
+
+std::vector<std::size_t> sorted_order(token_lists prompts) {
+  std::vector<std::size_t> order(prompts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return prompts[a] != prompts[b] ? prompts[a] < prompts[b] : a < b;
+  });
+  return order;
+}
+
+/// Builds the nodes from the prompts in sorted order: prompts that share a prefix are neighbours,
+/// so that the open prefixes form a stack, the longest on top.
+class node_builder {
+ public:
+  node_builder(token_lists prompts, std::size_t alignment)
+      : prompts_(prompts), alignment_(alignment) {
+    plan_.node_of_prompt.assign(prompts.size(), no_prefix);
+  }
+
+  prefix_plan build() {
+    const auto order = sorted_order(prompts_);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const auto next = i + 1 < order.size()
+                            ? shared_tokens(prompts_[order[i]], prompts_[order[i + 1]], alignment_)
+                            : 0;
+      if (next > open_length()) {
+        open_.push_back(add_node(next));
+      }
+      plan_.node_of_prompt[order[i]] = open_.empty() ? no_prefix : open_.back();
+      close_down_to(next);
+    }
+    link();
+    return std::move(plan_);
+  }
+
+ private:
+  std::size_t open_length() const { return open_.empty() ? 0 : plan_.nodes[open_.back()].length; }
+
+  std::size_t add_node(std::size_t length) {
+    plan_.nodes.emplace_back().length = length;
+    return plan_.nodes.size() - 1;
+  }
+
+  /// Closes the open prefixes longer than `length`. The last one closed hangs below what is left,
+  /// or below a new node of exactly `length` that takes its place.
+  void close_down_to(std::size_t length) {
+    while (!open_.empty() && open_length() > length) {
+      const auto closed = open_.back();
+      open_.pop_back();
+      if (length > open_length()) {
+        open_.push_back(add_node(length));
+      }
+      plan_.nodes[closed].parent = open_.empty() ? no_prefix : open_.back();
+    }
+  }
+
+  /// Fills children, prompts and first_prompt from the upward links.
+  void link() {
+    for (auto& node : plan_.nodes) {
+      node.first_prompt = no_prefix;
+    }
+    for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+      auto node = plan_.node_of_prompt[prompt];
+      if (node != no_prefix) {
+        plan_.nodes[node].prompts.push_back(prompt);
+      }
+      for (; node != no_prefix; node = plan_.nodes[node].parent) {
+        plan_.nodes[node].first_prompt = std::min(plan_.nodes[node].first_prompt, prompt);
+      }
+    }
+    for (std::size_t node = 0; node < plan_.nodes.size(); ++node) {
+      if (plan_.nodes[node].parent != no_prefix) {
+        plan_.nodes[plan_.nodes[node].parent].children.push_back(node);
+      }
+    }
+    for (auto& node : plan_.nodes) {
+      std::sort(node.children.begin(), node.children.end(), [&](std::size_t a, std::size_t b) {
+        return plan_.nodes[a].first_prompt < plan_.nodes[b].first_prompt;
+      });
+    }
+  }
+
+  token_lists prompts_;
+  std::size_t alignment_;
+  prefix_plan plan_;
+  std::vector<std::size_t> open_;
+};
+
+}  // namespace
+
+prefix_plan plan_prefixes(token_lists prompts, std::size_t alignment) {
+  return node_builder(prompts, alignment).build();
+}
+
+std::uint64_t distinct_tokens(const prefix_plan& plan, token_lists prompts) {
+  const auto length = [&](std::size_t node) {
+    return node == no_prefix ? 0 : plan.nodes[node].length;
+  };
+  std::uint64_t sum = 0;
+  for (const auto& node : plan.nodes) {
+    sum += node.length - length(node.parent);
+  }
+  for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+    sum += prompts[prompt].size() - length(plan.node_of_prompt[prompt]);
+  }
+  return sum;
+}
+
+}  // namespace kvtier::run

@@ -1,0 +1,48 @@
+/// Results as JSON lines, in the order of the input.
+#pragma once
+
+#include <cstddef>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tools/run/batch_scheduler.hpp"
+#include "tools/run/prompt_file.hpp"
+
+namespace kvtier::run {
+
+/// What a result line says beyond the batch result.
+struct result_context {
+  std::string text;  ///< valid UTF-8
+  std::size_t prompt_tokens = 0;
+  bool exact = true;  ///< every offloaded token is attended: error bound 0, else unknown
+};
+
+/// {"id", "text", "token_ids", "prompt_tokens", "shared_tokens", "prefill_seconds",
+/// "decode_seconds", "attended_fraction", "peak_bytes": {"device", "host", "disk"}, "error_bound",
+/// "finish_reason"}, or
+/// {"id", "error", "line"} for what failed. One line without its end.
+std::string result_json(const prompt_line& line, const batch_result& result,
+                        const result_context& context);
+std::string error_json(const prompt_line& line, const std::string& error);
+
+/// Writes lines in order of their index as soon as all before them are there. Throws
+/// std::runtime_error naming the file when it cannot be written.
+class result_writer {
+ public:
+  /// `name` is for messages; `out` is not owned.
+  result_writer(std::ostream& out, std::string name, std::size_t count)
+      : out_(out), name_(std::move(name)), lines_(count), there_(count, false) {}
+
+  void put(std::size_t index, std::string line);
+  bool has(std::size_t index) const { return there_[index]; }
+
+ private:
+  std::ostream& out_;
+  std::string name_;
+  std::vector<std::string> lines_;
+  std::vector<bool> there_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace kvtier::run

@@ -1,0 +1,287 @@
+#include "tools/run/run_command.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <regex>
+
+#include "runtime/kvtier.hpp"
+#include "runtime/trace_writer.hpp"
+#include "tools/decoder/model.hpp"
+#include "tools/decoder/tokenizer.hpp"
+#include "tools/run/batch_scheduler.hpp"
+#include "tools/run/interrupt.hpp"
+#include "tools/run/job_input.hpp"
+#include "tools/run/progress_bar.hpp"
+#include "tools/run/result_writer.hpp"
+#include "tools/run/runtime_engine.hpp"
+#include "tools/run/summary.hpp"
+#include "tools/run/usage_error.hpp"
+
+namespace kvtier::run {
+namespace {
+
+/// A file that is there before the job starts, so that a bad path fails at once.
+std::ofstream open_for_writing(const std::string& path, std::string_view flag) {
+  std::ofstream file(path, std::ios::trunc);
+  if (!file) {
+    throw usage_error(
+        fmt::format("{}: cannot write '{}'; name a file in a directory that exists", flag, path));
+  }
+  return file;
+}
+
+std::unique_ptr<trace_writer> open_trace(const std::string& path) {
+  if (path.empty()) {
+    return nullptr;
+  }
+  try {
+    return std::make_unique<trace_writer>(path);
+  } catch (const std::system_error& error) {
+    throw usage_error(fmt::format("--trace: {}", error.what()));
+  }
+}
+
+std::string_view to_text(log_level level) {
+  switch (level) {
+    case log_level::debug:
+      return "debug";
+    case log_level::info:
+      return "info";
+    case log_level::warning:
+      return "warning";
+    case log_level::error:
+      break;
+  }
+  return "error";
+}
+
+/// Warnings and worse unless --verbose; nothing after --quiet but errors.
+log_callback make_log(const run_options& options, progress_bar& bar) {
+  const auto least = options.verbose ? log_level::debug
+                     : options.quiet ? log_level::error
+                                     : log_level::warning;
+  return [least, &bar](log_level level, std::string_view text) {
+    if (level >= least) {
+      bar.message(fmt::format("kvtier: {}: {}", to_text(level), text));
+    }
+  };
+}
+
+/// The runtime speaks of "config.device_memory" where the user wrote --device-memory.
+std::string in_flags(const std::string& text) {
+  static const std::regex field(R"(config\.[a-z]+(_[a-z]+)*)");
+  std::string result;
+  auto rest = text.begin();
+  for (std::sregex_iterator match(text.begin(), text.end(), field), end; match != end; ++match) {
+    auto flag = (*match)[0].str().substr(std::string_view("config.").size());
+    flag = flag == "disks" ? "disk" : flag;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    result.append(rest, (*match)[0].first).append("--").append(flag);
+    rest = (*match)[0].second;
+  }
+  return result.append(rest, text.end());
+}
+
+/// Everything that opening refuses is about a flag, the model or the machine it was given.
+std::unique_ptr<runtime> open_runtime(const config& settings) {
+  try {
+    return runtime::open(settings);
+  } catch (const std::runtime_error& error) {
+    throw usage_error(in_flags(error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw usage_error(in_flags(error.what()));
+  }
+}
+
+/// A job from its first step on.
+class batch_run {
+ public:
+  batch_run(const run_options& options, job_input& input, const decoder::tokenizer& words,
+            std::ostream& out, progress_bar& bar)
+      : options_(options),
+        input_(input),
+        words_(words),
+        bar_(bar),
+        writer_(out, options.output, input.lines.size()) {
+    for (std::size_t i = 0; i < input.lines.size(); ++i) {
+      if (!input.lines[i].error.empty()) {
+        ++summary_.failed;
+        writer_.put(i, error_json(input.lines[i], input.lines[i].error));
+      }
+    }
+    summary_.lines = input.lines.size();
+  }
+
+  /// Runs all prompts. When this throws, every line still has its result or an error.
+  void execute(batch_engine& engine, const decoder::model_config& model,
+               const interrupt_guard& interrupt) {
+    batch_options settings;
+    settings.max_batch = options_.max_batch;
+    settings.prefill_chunk = options_.prefill_chunk;
+    settings.stop_tokens = model.eos_ids;
+    batch_callbacks callbacks;
+    callbacks.finished = [this](std::size_t prompt, const batch_result& result) {
+      finished(prompt, result);
+    };
+    callbacks.progress = [this](const batch_progress& progress) { bar_.update(progress); };
+    callbacks.stop = [&interrupt] { return interrupt.caught() != 0; };
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      summary_.progress = run_batch(engine, input_.prompts, settings, callbacks);
+    } catch (const std::exception& error) {
+      fail_rest(error.what());
+      throw;
+    }
+    summary_.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  job_summary& summary() { return summary_; }
+  bool runtime_failed() const { return runtime_failed_; }
+
+ private:
+  void finished(std::size_t prompt, const batch_result& result) {
+    const auto line = input_.line_of_prompt[prompt];
+    result_context context;
+    context.text = decoder::replace_invalid_utf8(words_.decode(result.tokens));
+    context.prompt_tokens = input_.prompts[prompt].tokens.size();
+    context.exact = options_.selector == "full";
+    switch (result.reason) {
+      case finish_reason::failed:
+        ++summary_.failed;
+        break;
+      case finish_reason::interrupted:
+        ++summary_.interrupted;
+        break;
+      default:
+        ++summary_.succeeded;
+    }
+    runtime_failed_ = runtime_failed_ || result.runtime_fault;
+    summary_.prompt_tokens += context.prompt_tokens;
+    summary_.new_tokens += result.tokens.size();
+    writer_.put(line, result_json(input_.lines[line], result, context));
+  }
+
+  void fail_rest(const std::string& why) {
+    for (std::size_t i = 0; i < input_.lines.size(); ++i) {
+      if (!writer_.has(i)) {
+        writer_.put(i, error_json(input_.lines[i], "the job broke off: " + why));
+      }
+    }
+  }
+
+  const run_options& options_;
+  job_input& input_;
+  const decoder::tokenizer& words_;
+  progress_bar& bar_;
+  result_writer writer_;
+  job_summary summary_;
+  bool runtime_failed_ = false;
+};
+
+/// KV bytes of everything that runs at once, kept on the device: full layers all tokens, sliding
+/// layers a window per context.
+std::uint64_t resident_kv_bytes(const kv_shape& shape, const job_size& job) {
+  std::uint64_t tokens = 0;
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const auto kind = shape.kind(layer);
+    tokens += kind.sliding()
+                  ? job.contexts * std::min<std::uint64_t>(kind.window, job.longest_context)
+                  : job.tokens;
+  }
+  return tokens * shape.token_bytes();
+}
+
+void fill_summary(job_summary& summary, const run_options& options, const build_facts& facts,
+                  runtime& tiers, const decoder::model& model, const job_size& job) {
+  summary.version = facts.version;
+  summary.isa = facts.isa;
+  summary.model = options.model;
+  summary.device_name = tiers.device().info().name;
+  summary.device_backend = tiers.device().info().backend;
+  summary.io_backend = options.disks.empty() ? "" : std::string(tiers.io_backend_name());
+  summary.disk_direct = tiers.disk_direct();
+  summary.selector = options.selector;
+  summary.kv_dtype = options.kv_dtype;
+  summary.trace = options.trace;
+  summary.metrics = options.metrics;
+  summary.seed = options.seed;
+  summary.kv_bytes = resident_kv_bytes(tiers.shape(), job);
+  summary.stats = tiers.stats();
+  summary.weight_bytes = model.weight_bytes();
+  summary.host_activation_bytes =
+      model.config().activation_bytes(options.prefill_chunk, options.max_batch);
+  summary.device_activation_bytes = tiers.device().memory().activation_peak_bytes;
+}
+
+void write_metrics(const runtime& tiers, const std::string& path, std::ofstream& out) {
+  if (path.ends_with(".json")) {
+    write_metrics_json(tiers, out);
+  } else {
+    write_prometheus(tiers, out);
+  }
+  if (!out.flush()) {
+    throw std::runtime_error(
+        fmt::format("--metrics: cannot write '{}'; check that the disk has room", path));
+  }
+}
+
+}  // namespace
+
+int run(const run_options& options, const build_facts& facts) {
+  if (options.json && options.output == "-") {
+    throw usage_error(
+        "--json: stdout already takes the results of --output -; give --output FILE as well");
+  }
+  const auto model_config = decoder::model_config::load(options.model);
+  const auto words = decoder::tokenizer::load(options.model);
+  auto input = prepare_input(options, *words, model_config);
+  const auto job = measure_job(input.prompts, options);
+  auto settings = make_config(options, model_config, job);
+
+  const auto trace = open_trace(options.trace);
+  std::ofstream metrics_file, output_file;
+  if (!options.metrics.empty()) {
+    metrics_file = open_for_writing(options.metrics, "--metrics");
+  }
+  if (options.output != "-") {
+    output_file = open_for_writing(options.output, "--output");
+  }
+  const auto model = decoder::model::load(options.model, {options.threads});
+  progress_bar bar(!options.quiet);
+  settings.trace = trace.get();
+  settings.log = make_log(options, bar);
+  const auto tiers = open_runtime(settings);
+
+  const interrupt_guard interrupt;
+  batch_run job_run(options, input, *words, options.output == "-" ? std::cout : output_file, bar);
+  {
+    runtime_engine engine(*tiers, *model, trace.get());
+    job_run.execute(engine, model_config, interrupt);
+  }
+  bar.clear();
+  auto& summary = job_run.summary();
+  fill_summary(summary, options, facts, *tiers, *model, job);
+  if (!options.metrics.empty()) {
+    write_metrics(*tiers, options.metrics, metrics_file);
+  }
+  if (trace) {
+    trace->close();
+  }
+  if (options.json) {
+    std::cout << summary_json(summary) << std::endl;
+  } else if (!options.quiet) {
+    bar.message(summary_text(summary));
+  }
+  if (interrupt.caught() != 0) {
+    return 128 + interrupt.caught();
+  }
+  return job_run.runtime_failed() ? 1 : 0;
+}
+
+}  // namespace kvtier::run

@@ -1,0 +1,113 @@
+#include "tools/run/summary.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/run/size_text.hpp"
+
+namespace kvtier::run {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+json or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
+
+json tier_json(const tier_usage& tier) {
+  return {{"bytes", tier.bytes}, {"peak_bytes", tier.peak_bytes}, {"cap_bytes", tier.cap_bytes}};
+}
+
+/// Tokens per second; null where there was nothing.
+json rate(std::uint64_t tokens, double seconds) {
+  return seconds > 0.0 ? json(static_cast<double>(tokens) / seconds) : json(nullptr);
+}
+
+double rate_number(std::uint64_t tokens, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+std::string tier_text(std::string_view name, const tier_usage& tier) {
+  return fmt::format("{} {} of {}", name, format_bytes(tier.peak_bytes),
+                     format_bytes(tier.cap_bytes));
+}
+
+}  // namespace
+
+std::string summary_json(const job_summary& summary) {
+  const auto& progress = summary.progress;
+  const auto& stats = summary.stats;
+  json object = {
+      {"version", summary.version},
+      {"model", summary.model},
+      {"device", {{"name", summary.device_name}, {"backend", summary.device_backend}}},
+      {"isa", summary.isa},
+      {"io_backend", or_null(summary.io_backend)},
+      {"disk_direct", summary.disk_direct ? json(*summary.disk_direct) : json(nullptr)},
+      {"selector", summary.selector},
+      {"kv_dtype", summary.kv_dtype},
+      {"seed", summary.seed},
+      {"lines", summary.lines},
+      {"succeeded", summary.succeeded},
+      {"failed", summary.failed},
+      {"interrupted", summary.interrupted},
+      {"shared_prefixes", progress.shared_prefixes},
+      {"prompt_tokens", summary.prompt_tokens},
+      {"prefilled_tokens", progress.prefilled_tokens},
+      {"new_tokens", summary.new_tokens},
+      {"decoded_tokens", progress.decoded_tokens},
+      {"seconds", summary.seconds},
+      {"prefill_seconds", progress.prefill_seconds},
+      {"decode_seconds", progress.decode_seconds},
+      {"prefill_tokens_per_second", rate(progress.prefilled_tokens, progress.prefill_seconds)},
+      {"decode_tokens_per_second", rate(progress.decoded_tokens, progress.decode_seconds)},
+      {"attended_fraction", stats.rows.attended_fraction()},
+      {"kv_bytes", summary.kv_bytes},
+      {"tiers",
+       {{"device", tier_json(stats.device)},
+        {"host", tier_json(stats.host)},
+        {"disk", tier_json(stats.disk)}}},
+      {"disk_read_bytes", stats.disk_read_bytes},
+      {"disk_written_bytes", stats.disk_written_bytes},
+      {"h2d_bytes", stats.h2d_bytes},
+      {"d2h_bytes", stats.d2h_bytes},
+      {"steps", stats.steps},
+      {"step_retries", stats.step_retries},
+      {"weight_bytes", summary.weight_bytes},
+      {"host_activation_bytes", summary.host_activation_bytes},
+      {"device_activation_bytes", summary.device_activation_bytes},
+      {"trace", or_null(summary.trace)},
+      {"metrics", or_null(summary.metrics)},
+  };
+  return object.dump(2, ' ', false, json::error_handler_t::replace);
+}
+
+std::string summary_text(const job_summary& summary) {
+  const auto& progress = summary.progress;
+  auto text = fmt::format("{} of {} lines done in {:.1f} s", summary.succeeded, summary.lines,
+                          summary.seconds);
+  if (summary.failed != 0) {
+    text += fmt::format(", {} failed (see \"error\" in the output)", summary.failed);
+  }
+  if (summary.interrupted != 0) {
+    text += fmt::format(", {} interrupted", summary.interrupted);
+  }
+  text += fmt::format(
+      "\nprefill {} tokens ({} in prompts), {:.0f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
+      progress.prefilled_tokens, summary.prompt_tokens,
+      rate_number(progress.prefilled_tokens, progress.prefill_seconds), progress.decoded_tokens,
+      rate_number(progress.decoded_tokens, progress.decode_seconds));
+  text += fmt::format("peaks: {}, {}, {}; device {} ({}), kernels {}",
+                      tier_text("device", summary.stats.device),
+                      tier_text("host", summary.stats.host), tier_text("disk", summary.stats.disk),
+                      summary.device_name, summary.device_backend, summary.isa);
+  if (summary.disk_direct) {
+    text += fmt::format(", io {}, O_DIRECT {}", summary.io_backend,
+                        *summary.disk_direct ? "held" : "refused by the file system");
+  }
+  if (!summary.trace.empty()) {
+    text += fmt::format("\ntrace: {} (open it at ui.perfetto.dev)", summary.trace);
+  }
+  return text;
+}
+
+}  // namespace kvtier::run

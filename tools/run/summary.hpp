@@ -1,0 +1,35 @@
+/// What a whole job did.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/kvtier.hpp"
+#include "tools/run/batch_scheduler.hpp"
+
+namespace kvtier::run {
+
+struct job_summary {
+  std::string version, isa, model;
+  std::string device_name, device_backend, io_backend;
+  std::optional<bool> disk_direct;                 ///< whether O_DIRECT held; nullopt without disks
+  std::string selector, kv_dtype, trace, metrics;  ///< files; empty = none
+  std::uint64_t seed = 0;
+  std::uint64_t lines = 0, succeeded = 0, failed = 0, interrupted = 0;
+  std::uint64_t prompt_tokens = 0, new_tokens = 0;
+  batch_progress progress;
+  double seconds = 0.0;        ///< wall time from the first step to the last
+  std::uint64_t kv_bytes = 0;  ///< KV that an all-resident run holds at once
+  runtime_stats stats;
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t host_activation_bytes = 0, device_activation_bytes = 0;  ///< peaks
+};
+
+/// One JSON document, indented, without the last line end. Every rate is in tokens per second.
+std::string summary_json(const job_summary& summary);
+
+/// A few lines for people.
+std::string summary_text(const job_summary& summary);
+
+}  // namespace kvtier::run
