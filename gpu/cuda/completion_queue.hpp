@@ -24,7 +24,7 @@ struct pending_completion {
   void* end = nullptr;
   const char* operation = "";
   std::uint64_t bytes = 0;
-  std::function<void()> done;  ///< may be empty
+  std::function<void()> done = {};  ///< may be empty
 };
 
 /// The points of one stream that are still to be reached, in order.
