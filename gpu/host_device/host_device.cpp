@@ -116,7 +116,9 @@ void host_device::notify(stream& order, std::function<void()> done) {
     throw std::invalid_argument("notify: done is empty");
   }
   own_stream.enqueue_control(
-      [this, done = std::move(done)]() mutable { context_->completions.post(std::move(done)); });
+      [&completions = context_->completions, done = std::move(done)]() mutable {
+        completions.post(std::move(done));
+      });
 }
 
 device_buffer host_device::allocate(std::size_t bytes, memory_use use, stream& order) {
@@ -191,7 +193,9 @@ void host_device::attend(const attend_args& args, stream& order) {
 void host_device::merge(const merge_args& args, stream& order) {
   host_stream& own_stream = own(order, "merge");
   check_merge(context_->memory, args);
-  own_stream.enqueue(make_merge(*context_, args));
+  if (args.rows > 0) {
+    own_stream.enqueue(make_merge(*context_, args));
+  }
 }
 
 }  // namespace
