@@ -121,9 +121,9 @@ template <int RowBytes> class prefetcher {
   void operator()(int index) const {
     constexpr int lines = RowBytes / static_cast<int>(line);
     if (active_) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead_.rows[index / lines]) +
-                       static_cast<std::size_t>(index % lines) * line,
-                   _MM_HINT_T1);
+      // Not _mm_prefetch: GCC 12 drops calls whose only effect it is.
+      asm volatile("prefetcht1 %0" ::"m"(
+          ahead_.rows[index / lines][static_cast<std::size_t>(index % lines) * line]));
     }
   }
 

@@ -1,0 +1,357 @@
+// Attention on the host, each figure beside its limit measured in the same seconds:
+//   dense and gathered decode: the time of bare loads of as many other rows, split over the same
+//   tasks; prefill: the multiply-add rate of the unit that the kernel's products run on.
+// `of_limit` is the median over repeats of the paired ratio, so it means something on a busy
+// machine, where the absolute figures do not. KVTIER_ISA chooses the kernels. A KV head has four
+// query heads of 128 dims.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "cpu/cpu.hpp"
+
+namespace {
+
+using kvtier::element_bytes;
+using kvtier::element_type;
+namespace cpu = kvtier::cpu;
+
+constexpr std::uint32_t head_dim = 128;
+constexpr std::uint32_t heads = 4;
+constexpr std::uint32_t kv_heads = 8;
+constexpr std::uint32_t unit_rows = 4096;                 // rows of one dense task
+constexpr std::size_t pool_bytes = std::size_t{2} << 30;  // more than the caches hold
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+#if defined(__x86_64__)
+
+bool has_avx512() { return __builtin_cpu_supports("avx512bf16") != 0; }
+
+__attribute__((target("avx512f"))) void load_wide(const std::byte* from, std::size_t bytes) {
+  __m512i sum[4] = {};
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      sum[j] = _mm512_add_epi64(sum[j], _mm512_loadu_si512(from + i + 64 * j));
+    }
+  }
+  const __m512i both = _mm512_add_epi64(sum[0], sum[1]);
+  const __m512i other = _mm512_add_epi64(sum[2], sum[3]);
+  asm volatile("" ::"v"(_mm512_add_epi64(both, other)));
+}
+
+void prefetch_row(const std::byte* row, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) {
+    asm volatile("prefetcht1 %0" ::"m"(row[i]));  // GCC 12 may drop _mm_prefetch with its function
+  }
+}
+
+// Twelve independent chains from registers; in assembly, for a compiler would spill an array of
+// them.
+#define KVTIER_CHAIN(op, n) op " %%" n "mm14,%%" n "mm15,%%" n "mm"
+#define KVTIER_CHAINS(op, n) \
+  KVTIER_CHAIN(op, n)        \
+  "0\n" KVTIER_CHAIN(op, n) "1\n" KVTIER_CHAIN(op, n) "2\n" KVTIER_CHAIN(op, n)                  \
+  "3\n" KVTIER_CHAIN(op, n) "4\n" KVTIER_CHAIN(op, n) "5\n" KVTIER_CHAIN(op, n)                  \
+  "6\n" KVTIER_CHAIN(op, n) "7\n" KVTIER_CHAIN(op, n) "8\n" KVTIER_CHAIN(op, n)                  \
+  "9\n" KVTIER_CHAIN(op, n) "10\n" KVTIER_CHAIN(op, n) "11\n"
+#define KVTIER_CHAIN_REGISTERS                                                             \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+      "xmm11", "xmm14", "xmm15"
+
+/// Multiply-adds of the widest unit for `element`, as 2 operations each; 0 where it is not known.
+double unit_operations(element_type element, std::size_t repeats) {
+  if (!has_avx512()) {
+    return 0;
+  }
+  asm volatile("vpxord %%zmm14,%%zmm14,%%zmm14\n vpxord %%zmm15,%%zmm15,%%zmm15\n" ::
+                   : "xmm14", "xmm15");
+  const bool bf16 = element == element_type::bf16;
+  for (std::size_t i = 0; i < repeats; ++i) {
+    if (bf16) {
+      asm volatile(KVTIER_CHAINS("vdpbf16ps", "z")::: KVTIER_CHAIN_REGISTERS);
+    } else {
+      asm volatile(KVTIER_CHAINS("vfmadd231ps", "z")::: KVTIER_CHAIN_REGISTERS);
+    }
+  }
+  return static_cast<double>(repeats) * 12 * 16 * 2 * (bf16 ? 2 : 1);
+}
+
+#else
+
+bool has_avx512() { return false; }
+void load_wide(const std::byte*, std::size_t) {}
+void prefetch_row(const std::byte*, std::size_t) {}
+double unit_operations(element_type, std::size_t) { return 0; }
+
+#endif
+
+void load(const std::byte* from, std::size_t bytes) {
+  if (has_avx512()) {
+    return load_wide(from, bytes);
+  }
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < bytes; i += sizeof sum) {
+    std::uint64_t word;
+    std::memcpy(&word, from + i, sizeof word);
+    sum += word;
+  }
+  benchmark::DoNotOptimize(sum);
+}
+
+/// The loads of a gather and nothing else, in the best order known: 16 rows are loaded, then 16 are
+/// prefetched into L2, 32 rows ahead.
+void load_rows(const std::byte* rows, std::size_t row_bytes,
+               const std::vector<std::uint32_t>& ids) {
+  for (std::size_t i = 0; i < ids.size(); i += 16) {
+    const std::size_t end = std::min(i + 16, ids.size());
+    for (std::size_t r = i; r < end; ++r) {
+      load(rows + ids[r] * row_bytes, row_bytes);
+    }
+    for (std::size_t r = i + 32; r < std::min(end + 32, ids.size()); ++r) {
+      prefetch_row(rows + ids[r] * row_bytes, row_bytes);
+    }
+  }
+}
+
+/// Everything the benchmarks share: threads, rows that no cache holds, a query.
+class bench {
+ public:
+  static bench& instance() {
+    static bench one;
+    return one;
+  }
+
+  cpu::task_arena arena{{}};
+
+  /// Rows of `element` from byte `at` of the pool on.
+  const std::byte* rows(element_type element, std::size_t at) {
+    if (!filled_ || element != element_) {
+      fill(element);
+    }
+    return pool_.data() + at;
+  }
+
+  cpu::query_block query(std::uint32_t tokens) {
+    constexpr std::size_t stride = std::size_t{heads} * head_dim;
+    return {query_.data(), stride, tokens, heads, head_dim, 1.0f / std::sqrt(128.0f)};
+  }
+
+  static constexpr std::uint32_t most_tokens = 512;
+
+ private:
+  bench() : pool_(pool_bytes, {}), query_(std::size_t{most_tokens} * heads * head_dim) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal(0.0f, 2.0f);
+    for (float& x : query_) {
+      x = kvtier::float_from_bf16(kvtier::bf16_from_float(normal(random)));
+    }
+  }
+
+  void fill(element_type element) {
+    constexpr std::size_t block = std::size_t{4} << 20;
+    std::mt19937 random(6);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(block / element_bytes(element));
+    std::generate(values.begin(), values.end(), [&] { return normal(random); });
+    kvtier::from_float(element, values.data(), pool_.data(), values.size());
+    for (std::size_t at = block; at < pool_bytes; at += block) {
+      std::memcpy(pool_.data() + at, pool_.data(), block);
+    }
+    element_ = element;
+    filled_ = true;
+  }
+
+  cpu::slab pool_;
+  std::vector<float> query_;
+  element_type element_ = element_type::bf16;
+  bool filled_ = false;
+};
+
+struct sums_store {
+  explicit sums_store(std::size_t rows) : scale(rows), den(rows), num(rows * head_dim) {
+    cpu::clear_sums(view(), rows, head_dim);
+  }
+  cpu::scaled_sums view() { return {scale.data(), den.data(), num.data()}; }
+
+  std::vector<float> scale;
+  std::vector<float> den;
+  std::vector<float> num;
+};
+
+/// Pairs of (kernel, limit) seconds of one benchmark.
+class pairs {
+ public:
+  void add(benchmark::State& state, double kernel, double limit) {
+    state.SetIterationTime(kernel);
+    kernel_.push_back(kernel);
+    limit_.push_back(limit);
+    ratio_.push_back(limit / kernel);
+  }
+  /// `amount` per pass, such as bytes; counters are named and scaled to 1e9 per second.
+  void report(benchmark::State& state, const std::string& unit, double amount) const {
+    state.counters[unit] = amount / median(kernel_) / 1e9;
+    state.counters[unit + "_limit"] = amount / median(limit_) / 1e9;
+    state.counters["of_limit"] = median(ratio_);
+    state.SetLabel(std::string(cpu::to_string(cpu::active_isa())));
+  }
+
+ private:
+  std::vector<double> kernel_;
+  std::vector<double> limit_;
+  std::vector<double> ratio_;
+};
+
+void dense(benchmark::State& state, element_type element, std::uint32_t tokens) {
+  bench& shared = bench::instance();
+  const std::size_t row_bytes = 2 * head_dim * element_bytes(element);
+  const std::size_t layer_bytes = std::size_t{kv_heads} * tokens * row_bytes;
+  const std::size_t layers = pool_bytes / layer_bytes;
+  const std::uint32_t unit = std::min(unit_rows, tokens);
+  const std::size_t tasks = layer_bytes / (unit * row_bytes);
+  std::vector<sums_store> sums(tasks, sums_store(heads));
+  pairs measured;
+  std::size_t pass = 0;
+  for (auto _ : state) {
+    const std::byte* rows = shared.rows(element, pass % layers * layer_bytes);
+    const std::byte* others = shared.rows(element, (pass + layers / 2) % layers * layer_bytes);
+    const double kernel = seconds_of([&] {
+      shared.arena.parallel_for(tasks, [&](std::size_t i) {
+        cpu::active_kernels().attend(shared.query(1), {rows + i * unit * row_bytes, unit, element},
+                                     {}, sums[i].view());
+      });
+    });
+    const double limit = seconds_of([&] {
+      shared.arena.parallel_for(
+          tasks, [&](std::size_t i) { load(others + i * unit * row_bytes, unit * row_bytes); });
+    });
+    measured.add(state, kernel, limit);
+    ++pass;
+  }
+  measured.report(state, "GB/s", static_cast<double>(layer_bytes));
+}
+
+void gathered(benchmark::State& state, element_type element, std::uint32_t percent) {
+  constexpr std::uint32_t tokens = 131072;
+  bench& shared = bench::instance();
+  const std::size_t row_bytes = 2 * head_dim * element_bytes(element);
+  const std::size_t head_bytes = tokens * row_bytes;
+  const std::size_t head_slots = pool_bytes / head_bytes;
+  std::mt19937 random(9);
+  std::vector<sums_store> sums(kv_heads, sums_store(heads));
+  pairs measured;
+  double rows_read = 0;
+  std::size_t pass = 0;
+  for (auto _ : state) {
+    // Fresh ids each time: rows read before are in a cache.
+    std::vector<std::vector<std::uint32_t>> ids(std::size_t{2} * kv_heads);
+    for (auto& list : ids) {
+      for (std::uint32_t row = 0; row < tokens; ++row) {
+        if (random() % 100 < percent) {
+          list.push_back(row);
+        }
+      }
+      list.resize(std::size_t{tokens} * percent / 100, tokens - 1);
+    }
+    const std::vector<float> bias(ids[0].size(), 3.0f);
+    rows_read = static_cast<double>(kv_heads * ids[0].size());
+    const auto slot = [&](std::size_t head) {
+      return shared.rows(element, (2 * kv_heads * pass + head) % head_slots * head_bytes);
+    };
+    const double kernel = seconds_of([&] {
+      shared.arena.parallel_for(kv_heads, [&](std::size_t head) {
+        cpu::active_kernels().attend_gathered(shared.query(1), {slot(head), tokens, element},
+                                              ids[head], bias.data(), sums[head].view());
+      });
+    });
+    const double limit = seconds_of([&] {
+      shared.arena.parallel_for(kv_heads, [&](std::size_t head) {
+        load_rows(slot(kv_heads + head), row_bytes, ids[kv_heads + head]);
+      });
+    });
+    measured.add(state, kernel, limit);
+    ++pass;
+  }
+  measured.report(state, "GB/s", rows_read * static_cast<double>(row_bytes));
+}
+
+void prefill(benchmark::State& state, element_type element, std::uint32_t tokens) {
+  constexpr std::uint32_t context = 8192;
+  bench& shared = bench::instance();
+  const std::size_t tasks = shared.arena.threads();
+  const std::size_t head_bytes = std::size_t{context} * 2 * head_dim * element_bytes(element);
+  const double seen = context - (tokens - 1) / 2.0;  // rows, mean over the tokens
+  const double operations = static_cast<double>(tasks) * tokens * heads * seen * 4 * head_dim;
+  std::vector<sums_store> sums(tasks, sums_store(std::size_t{tokens} * heads));
+  pairs measured;
+  for (auto _ : state) {
+    const std::byte* rows = shared.rows(element, 0);
+    const double kernel = seconds_of([&] {
+      shared.arena.parallel_for(tasks, [&](std::size_t i) {
+        cpu::active_kernels().attend(shared.query(tokens),
+                                     {rows + i * head_bytes, context, element},
+                                     {context - tokens, 0}, sums[i].view());
+      });
+    });
+    std::vector<double> done(tasks);
+    const double unit = seconds_of([&] {
+      shared.arena.parallel_for(
+          tasks, [&](std::size_t i) { done[i] = unit_operations(element, 1000000); });
+    });
+    double total = 0;
+    for (const double x : done) {
+      total += x;
+    }
+    measured.add(state, kernel, total > 0 ? operations / total * unit : 0.0);
+  }
+  measured.report(state, "GFLOP/s", operations);
+}
+
+void tune(benchmark::internal::Benchmark* benchmark) {
+  benchmark->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.6);
+}
+
+const int registered = [] {
+  for (const element_type element : {element_type::bf16, element_type::fp16, element_type::fp32}) {
+    const std::string type(to_string(element));
+    const auto add = [](const std::string& name, auto run, element_type e, std::uint32_t n) {
+      tune(benchmark::RegisterBenchmark(
+          name.c_str(), [run, e, n](benchmark::State& state) { run(state, e, n); }));
+    };
+    for (const std::uint32_t tokens : {8192u, 65536u}) {
+      add("dense/" + type + "/" + std::to_string(tokens), dense, element, tokens);
+    }
+    for (const std::uint32_t percent : {2u, 5u}) {
+      add("gathered/" + type + "/" + std::to_string(percent) + "%", gathered, element, percent);
+    }
+    for (const std::uint32_t tokens : {8u, 512u}) {
+      add("prefill/" + type + "/" + std::to_string(tokens) + "x8192", prefill, element, tokens);
+    }
+  }
+  return 0;
+}();
+
+}  // namespace
+
+BENCHMARK_MAIN();
