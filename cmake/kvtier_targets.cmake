@@ -48,8 +48,8 @@ function(kvtier_room name)
   set_property(GLOBAL APPEND PROPERTY KVTIER_ROOMS kvtier_${name})
 endfunction()
 
-# kvtier_test(name SOURCES ... LINK ... LABELS ...): a GoogleTest binary, each case a ctest of its own. The
-# name of its folder is a label too.
+# kvtier_test(name SOURCES ... LINK ... LABELS ...): a GoogleTest binary, each case a ctest of its own. Its
+# folder is a label too: `ctest -L tests/cpu`.
 function(kvtier_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
@@ -58,7 +58,8 @@ function(kvtier_test name)
   target_compile_definitions(${name} PRIVATE KVTIER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 300)
-  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}"
+             OUTPUT_VARIABLE folder)
   # Not among the PROPERTIES above: gtest_discover_tests loses all but the first entry of a list.
   file(CONFIGURE OUTPUT ${name}_labels.cmake @ONLY CONTENT [=[
 if(@name@_TESTS)
