@@ -12,15 +12,15 @@ namespace kvtier::gpu {
 }
 
 /// The kernels move 16 bytes at a time.
-inline void require_aligned(const void* pointer, const char* name) {
+inline void require_aligned(const void* pointer, const std::string& name) {
   if (pointer == nullptr || reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) {
-    refuse(std::string(name) + " must be a device address that is a multiple of 16");
+    refuse(name + " must be a device address that is a multiple of 16");
   }
 }
 
-inline void require_present(const void* pointer, const char* name) {
+inline void require_present(const void* pointer, const std::string& name) {
   if (pointer == nullptr) {
-    refuse(std::string(name) + " is null");
+    refuse(name + " is null");
   }
 }
 

@@ -54,14 +54,16 @@ std::vector<kernels::append_item> append_items(const append_args& args) {
   check_shape(args.shape, args.slice);
   std::vector<kernels::append_item> items;
   items.reserve(args.ranges.size());
-  for (const append_range& range : args.ranges) {
-    if (std::uint64_t{range.first_row} + range.count > args.shape.block_tokens) {
-      refuse("append to rows up to " +
-             std::to_string(std::uint64_t{range.first_row} + range.count) + " of a block of " +
-             std::to_string(args.shape.block_tokens));
+  for (std::size_t i = 0; i < args.ranges.size(); ++i) {
+    const append_range& range = args.ranges[i];
+    const std::string name = "ranges[" + std::to_string(i) + "]";
+    const std::uint64_t end = std::uint64_t{range.first_row} + range.count;
+    if (end > args.shape.block_tokens) {
+      refuse(name + " appends to rows [" + std::to_string(range.first_row) + ", " +
+             std::to_string(end) + ") of a block of " + std::to_string(args.shape.block_tokens));
     }
     if (range.count > 0) {
-      require_aligned(range.block, "the block of an append");
+      require_aligned(range.block, name + ".block");
       items.push_back({range.block, range.first_row, range.first_token, range.count});
     }
   }

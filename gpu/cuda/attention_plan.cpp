@@ -16,24 +16,30 @@ constexpr std::uint32_t prefill_rows_per_item = 64;
 /// Distances between positions in the kernels are 32-bit.
 constexpr std::int64_t max_distance = std::int64_t{1} << 30;
 constexpr std::uint32_t min_tiles_per_item = 4;
+/// A grid has at most 65535 rows, one per query head.
+constexpr std::uint32_t max_kv_heads = 65535 / 8;
+
+std::string element_of(const char* array, std::size_t index) {
+  return std::string(array) + "[" + std::to_string(index) + "]";
+}
 
 void check_range(const attend_args& args, const kv_range& range, std::size_t index) {
   if (range.first_row > range.last_row || range.last_row > args.shape.block_tokens) {
-    refuse("range " + std::to_string(index) + " has rows [" + std::to_string(range.first_row) +
-           ", " + std::to_string(range.last_row) + ") of a block of " +
+    refuse(element_of("ranges", index) + " has rows [" + std::to_string(range.first_row) + ", " +
+           std::to_string(range.last_row) + ") of a block of " +
            std::to_string(args.shape.block_tokens));
   }
-  require_aligned(range.block, "the block of a range");
+  require_aligned(range.block, element_of("ranges", index) + ".block");
 }
 
 void check_work(const attend_args& args, const attend_work& work, std::size_t index) {
-  if (std::uint64_t{work.first_range} + work.range_count > args.ranges.size()) {
-    refuse("work " + std::to_string(index) + " uses ranges up to " +
-           std::to_string(std::uint64_t{work.first_range} + work.range_count) + " of " +
+  const std::uint64_t end = std::uint64_t{work.first_range} + work.range_count;
+  if (end > args.ranges.size()) {
+    refuse(element_of("works", index) + " uses ranges up to " + std::to_string(end) + " of " +
            std::to_string(args.ranges.size()));
   }
   if (work.tokens > max_distance) {
-    refuse("work " + std::to_string(index) + " has " + std::to_string(work.tokens) +
+    refuse(element_of("works", index) + " has " + std::to_string(work.tokens) +
            " query tokens, more than 2^30");
   }
 }
@@ -140,24 +146,25 @@ void add_decode(std::uint32_t kv_heads, const std::vector<std::uint32_t>& tokens
 
 void check_shape(const attention_shape& shape, const head_slice& slice) {
   if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {
-    refuse("head dim " + std::to_string(shape.head_dim) + " is not supported; 64, 128 and 256 are");
+    refuse("head_dim " + std::to_string(shape.head_dim) + " is not supported; 64, 128 and 256 are");
   }
   if (shape.element != element_type::bf16 && shape.element != element_type::fp16 &&
       shape.element != element_type::fp32) {
     refuse("unknown element type");
   }
   if (shape.group == 0 || shape.group > 8) {
-    refuse(std::to_string(shape.group) + " query heads per KV head are not supported; 1 to 8 are");
+    refuse("a group of " + std::to_string(shape.group) +
+           " query heads per KV head is not supported; 1 to 8 are");
   }
   if (shape.kv_heads == 0 || shape.block_tokens == 0) {
-    refuse("a block of " + std::to_string(shape.kv_heads) + " KV heads and " +
-           std::to_string(shape.block_tokens) + " tokens is empty");
+    refuse("kv_heads is " + std::to_string(shape.kv_heads) + " and block_tokens " +
+           std::to_string(shape.block_tokens) + "; neither may be 0");
   }
-  if (std::uint64_t{slice.kv_head_first} + shape.kv_heads > slice.kv_heads_total ||
-      slice.kv_heads_total > 8191) {  // a grid has at most 65535 rows
-    refuse("KV heads [" + std::to_string(slice.kv_head_first) + ", " +
-           std::to_string(std::uint64_t{slice.kv_head_first} + shape.kv_heads) +
-           ") are not a slice of " + std::to_string(slice.kv_heads_total) + " (at most 8191)");
+  const std::uint64_t end = std::uint64_t{slice.kv_head_first} + shape.kv_heads;
+  if (end > slice.kv_heads_total || slice.kv_heads_total > max_kv_heads) {
+    refuse("KV heads [" + std::to_string(slice.kv_head_first) + ", " + std::to_string(end) +
+           ") do not fit kv_heads_total " + std::to_string(slice.kv_heads_total) +
+           ", which may be at most " + std::to_string(max_kv_heads));
   }
 }
 

@@ -11,13 +11,27 @@ namespace {
 constexpr auto shortest_sleep = std::chrono::microseconds(5);
 constexpr auto longest_sleep = std::chrono::microseconds(50);
 
+thread_local bool on_completion_thread = false;
+
 void prepare_thread() {
+  on_completion_thread = true;
   (void)pthread_setname_np(pthread_self(), "kvt-completion");
   // The default slack of 50 us would be the sleep's length.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
 }  // namespace
+
+void completion_lane::flush() const noexcept {
+  if (on_completion_thread) {
+    return;
+  }
+  const std::uint64_t pushed = pushed_.load(std::memory_order_relaxed);
+  for (std::uint64_t told = told_.load(std::memory_order_acquire); told < pushed;
+       told = told_.load(std::memory_order_acquire)) {
+    told_.wait(told, std::memory_order_acquire);
+  }
+}
 
 completion_queue::completion_queue(completion_backend& backend, std::chrono::milliseconds patience)
     : backend_(backend), patience_(patience), thread_([this] { run(); }) {}
@@ -44,6 +58,7 @@ void completion_queue::push(completion_lane& lane, pending_completion item) {
   {
     const std::lock_guard lock(mutex_);
     lane.pending_.push_back(std::move(item));
+    lane.pushed_.fetch_add(1, std::memory_order_relaxed);
     ++pending_;
   }
   wake_.notify_all();
@@ -82,6 +97,8 @@ bool completion_queue::retire_heads(lock_type& lock) {
         }
         item.done = nullptr;  // what it holds is released before the queue counts it as done
       }
+      lane->told_.fetch_add(1, std::memory_order_release);
+      lane->told_.notify_all();
       lock.lock();
       --pending_;
       any = true;

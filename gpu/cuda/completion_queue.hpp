@@ -3,6 +3,7 @@
 /// an error. Knows no CUDA.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -32,11 +33,16 @@ class completion_lane {
  public:
   explicit completion_lane(std::string name) : name_(std::move(name)) {}
   const std::string& name() const noexcept { return name_; }
+  /// Returns when everything pushed so far has been retired and told; at once on the completion
+  /// thread, which would wait for itself.
+  void flush() const noexcept;
 
  private:
   friend class completion_queue;
   const std::string name_;
   std::deque<pending_completion> pending_;
+  std::atomic<std::uint64_t> pushed_{0};
+  std::atomic<std::uint64_t> told_{0};
 };
 
 /// Called on the completion thread only.

@@ -34,8 +34,8 @@ void cuda_device::copy(void* to, const void* from, std::size_t bytes, copy_kind 
                        stream& order) {
   const copy_direction direction = direction_of(kind);
   if (bytes > 0) {
-    require_present(to, "the destination of a copy");
-    require_present(from, "the source of a copy");
+    require_present(to, "copy: to");
+    require_present(from, "copy: from");
   }
   enqueue(order, direction.operation, bytes, [&](cudaStream_t on) {
     const void* host = kind == copy_kind::host_to_device ? from : to;

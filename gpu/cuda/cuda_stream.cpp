@@ -17,6 +17,7 @@ cuda_stream::~cuda_stream() {
   const quiet_device_guard guard(*context_);
   if (guard && context_->check_quietly(cudaStreamSynchronize(handle_), "cudaStreamSynchronize")) {
     (void)context_->check_quietly(cudaStreamDestroy(handle_), "cudaStreamDestroy");
+    lane_->flush();
   }
 }
 
@@ -24,6 +25,7 @@ void cuda_stream::synchronize() {
   const device_guard guard(*context_);
   refuse_capture();
   context_->check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+  lane_->flush();
 }
 
 void cuda_stream::refuse_capture() const {

@@ -22,6 +22,7 @@ class cuda_stream final : public stream {
   ~cuda_stream() override;
 
   std::string_view name() const noexcept override { return lane_->name(); }
+  /// Notifications enqueued before it have been called, too, when it returns.
   void synchronize() override;
   void* native() const noexcept override { return handle_; }
 

@@ -105,8 +105,8 @@ KVTIER_DEVICE void decode_tile(const Lane& lane, const tile_ref& tile, std::uint
   float p[4];
   KVTIER_UNROLL
   for (std::uint32_t c = 0; c < 2; ++c) {
-    const float upper = near ? s[c] * scale_log2 : minus_infinity;
-    const float lower = far ? s[c + 2] * scale_log2 : minus_infinity;
+    const float upper = near ? lane.product(s[c], scale_log2) : minus_infinity;
+    const float lower = far ? lane.product(s[c + 2], scale_log2) : minus_infinity;
     float top = fmaxf(upper, lower);
     KVTIER_UNROLL
     for (int x = 4; x < 32; x <<= 1) {
@@ -251,7 +251,7 @@ KVTIER_DEVICE void combine_body(const Lane& lane, const combine_args& a) {
     return (first + i) * a.heads.group + head % a.heads.group;
   };
 
-  const float carried = a.accumulate ? a.lse[row] * log2_e : minus_infinity;
+  const float carried = a.accumulate ? lane.product(a.lse[row], log2_e) : minus_infinity;
   if (carried != minus_infinity && work.splits == 0) {
     return;  // nothing to add: not even a rounding
   }

@@ -119,6 +119,8 @@ class gpu_lane {
     return __uint_as_float(bits);
   }
 
+  /// Rounded, never fused into a sum: a logit minus itself must be 0.
+  __device__ __forceinline__ float product(float x, float y) const { return __fmul_rn(x, y); }
   /// 2 ulp; 0 for -inf.
   __device__ __forceinline__ float exp2(float x) const {
     float y;

@@ -66,7 +66,7 @@ KVTIER_DEVICE void plain_body(const Lane& lane, const plain_args& a) {
   float sums[per_lane] = {};
   const float carried = at.accumulate && warp == 0 ? at.lse[row] : minus_infinity;
   if (carried != minus_infinity) {
-    top = carried * log2_e;
+    top = lane.product(carried, log2_e);
     total = 1.0f;
     KVTIER_UNROLL
     for (std::uint32_t v = 0; v < per_lane; ++v) {
@@ -91,7 +91,7 @@ KVTIER_DEVICE void plain_body(const Lane& lane, const plain_args& a) {
       for (int m = 16; m > 0; m >>= 1) {
         logit += lane.shuffle_xor(logit, m);
       }
-      logit *= at.scale_log2;
+      logit = lane.product(logit, at.scale_log2);
       const float next = fmaxf(top, logit);
       const float base = next == minus_infinity ? 0.0f : next;
       const float correction = lane.exp2(top - base);

@@ -104,7 +104,8 @@ KVTIER_DEVICE void prefill_tile(const Lane& lane, const tile_ref& tile, std::uin
       for (std::uint32_t e = 0; e < 2; ++e) {
         const auto row = static_cast<std::int32_t>(n * 8 + fragment_column(self) + e);
         float& logit = s[n][2 * half + e];
-        logit = row >= seen.first && row < seen.last ? logit * at.scale_log2 : minus_infinity;
+        logit = row >= seen.first && row < seen.last ? lane.product(logit, at.scale_log2)
+                                                     : minus_infinity;
         top = fmaxf(top, logit);
       }
     }
@@ -165,7 +166,7 @@ KVTIER_DEVICE void load_prefill_state(const Lane& lane, const attention_args& at
   for (std::uint32_t half = 0; half < 2; ++half) {
     const float lse = at.accumulate && rows.valid[half] ? at.lse[rows.row[half]] : minus_infinity;
     const bool carried = lse != minus_infinity;  // otherwise out may hold anything
-    softmax.max[half] = carried ? lse * log2_e : minus_infinity;
+    softmax.max[half] = carried ? lane.product(lse, log2_e) : minus_infinity;
     softmax.sum[half] = carried && fragment_column(self) == 0 ? 1.0f : 0.0f;
     KVTIER_UNROLL
     for (std::uint32_t d = 0; d < HeadDim / 8; ++d) {

@@ -92,6 +92,7 @@ class emulated_lane {
   }
   float as_float(std::uint32_t bits) const { return std::bit_cast<float>(bits); }
 
+  float product(float x, float y) const { return x * y; }
   float exp2(float x) const { return std::exp2(x); }
   float log2(float x) const { return std::log2(x); }
   float exp(float x) const { return std::exp(x); }

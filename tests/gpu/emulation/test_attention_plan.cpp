@@ -127,14 +127,15 @@ void expect_refusal(const std::function<void(request&)>& change, const std::stri
 }
 
 TEST(attention_plan, refuses_bad_arguments_by_name) {
-  expect_refusal([](request& r) { r.args.shape.head_dim = 96; }, "head dim 96");
-  expect_refusal([](request& r) { r.args.shape.group = 9; }, "9 query heads");
+  expect_refusal([](request& r) { r.args.shape.head_dim = 96; }, "head_dim 96");
+  expect_refusal([](request& r) { r.args.shape.group = 9; }, "group of 9");
   expect_refusal([](request& r) { r.args.shape.kv_heads = 2; }, "KV heads [0, 2)");
   expect_refusal([](request& r) { r.args.q = address(0x1001); }, "q must be");
   expect_refusal([](request& r) { r.args.lse = nullptr; }, "lse is null");
-  expect_refusal([](request& r) { r.ranges[1].last_row = 65; }, "range 1 has rows [0, 65)");
-  expect_refusal([](request& r) { r.ranges[1].block = nullptr; }, "block of a range");
-  expect_refusal([](request& r) { r.works[0].range_count = 3; }, "work 0 uses ranges up to 3 of 2");
+  expect_refusal([](request& r) { r.ranges[1].last_row = 65; }, "ranges[1] has rows [0, 65)");
+  expect_refusal([](request& r) { r.ranges[1].block = nullptr; }, "ranges[1].block");
+  expect_refusal([](request& r) { r.works[0].range_count = 3; },
+                 "works[0] uses ranges up to 3 of 2");
   expect_refusal([](request& r) { r.args.window = (1u << 30) + 1; }, "window of 1073741825");
 }
 

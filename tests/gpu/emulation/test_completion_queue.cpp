@@ -92,6 +92,24 @@ TEST(completion_queue, lanes_do_not_wait_for_each_other) {
   backend.wait_for(2);
 }
 
+TEST(completion_queue, flushing_waits_until_the_lane_is_told) {
+  fake_backend backend;
+  fake_event never{completion_state::pending};
+  fake_event event{completion_state::pending};
+  std::atomic<bool> told{false};
+  completion_queue queue(backend, soon);
+  const auto other = queue.open_lane("other");
+  const auto lane = queue.open_lane("one");
+  queue.push(*other, {.end = &never});
+  queue.push(*lane, {.end = &event, .done = [&] {
+                       lane->flush();  // must not wait for itself
+                       told = true;
+                     }});
+  event = completion_state::complete;
+  lane->flush();
+  EXPECT_TRUE(told);
+}
+
 TEST(completion_queue, a_lost_device_still_notifies) {
   fake_backend backend;
   std::atomic<int> calls{0};
