@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -165,6 +166,9 @@ class fixed_buffers {
   std::vector<piece> pieces_;
 };
 
+class uring_backend;
+thread_local const uring_backend* on_own_thread = nullptr;
+
 /// One thread owns the ring: it takes requests from the queue, submits them, reaps completions and
 /// runs the callbacks. An eventfd that the ring polls wakes it.
 class uring_backend final : public io_backend {
@@ -222,6 +226,9 @@ class uring_backend final : public io_backend {
   };
 
   void wake() noexcept {
+    if (on_own_thread == this) {
+      return;  // a callback: the loop looks at the queue next
+    }
     const std::uint64_t one = 1;
     while (::write(wake_fd_.get(), &one, sizeof one) < 0 && errno == EINTR) {
     }
@@ -230,24 +237,24 @@ class uring_backend final : public io_backend {
   bool busy() const noexcept { return idle_.size() < in_flight_.size(); }
 
   void work() {
-    std::vector<finished_io> finished;
+    on_own_thread = this;
+    std::deque<finished_io> finished;
     arm_wake();
-    while (!queue_.drained() || busy()) {
+    while (!queue_.drained() || busy() || !finished.empty()) {
       start_waiting(finished);
-      // The drive gets its next requests before the callbacks of the last ones run.
       submit_prepared(finished.empty());
-      for (finished_io& one : finished) {
-        queue_.finish(std::move(one.io), one.result);
+      // One callback at a time, so that what it asks for, and what came meanwhile, starts before
+      // the next one runs: a callback checks a whole block while the drive would idle.
+      if (!finished.empty()) {
+        finished_io first = std::move(finished.front());
+        finished.pop_front();
+        queue_.finish(std::move(first.io), first.result);
       }
-      finished.clear();
       reap(finished);
-    }
-    for (finished_io& one : finished) {
-      queue_.finish(std::move(one.io), one.result);
     }
   }
 
-  void start_waiting(std::vector<finished_io>& finished) {
+  void start_waiting(std::deque<finished_io>& finished) {
     while (std::optional<queued_io> io = queue_.pop(!idle_.empty())) {
       if (io->cancelled) {
         finished.push_back({std::move(*io), {status::cancelled, 0, 0}});
@@ -304,7 +311,7 @@ class uring_backend final : public io_backend {
     }
   }
 
-  void reap(std::vector<finished_io>& finished) {
+  void reap(std::deque<finished_io>& finished) {
     std::array<io_uring_cqe*, 64> batch{};
     for (;;) {
       const unsigned count = io_uring_peek_batch_cqe(ring_->get(), batch.data(), batch.size());
@@ -318,7 +325,7 @@ class uring_backend final : public io_backend {
     }
   }
 
-  void take_completion(std::uint64_t tag, int answer, std::vector<finished_io>& finished) {
+  void take_completion(std::uint64_t tag, int answer, std::deque<finished_io>& finished) {
     if (tag == wake_tag) {
       std::uint64_t count = 0;
       while (::read(wake_fd_.get(), &count, sizeof count) < 0 && errno == EINTR) {
