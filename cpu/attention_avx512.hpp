@@ -9,21 +9,10 @@
 #include <cstdint>
 
 #include "cpu/attention.hpp"
+#include "cpu/attention_avx512_forms.hpp"
 #include "cpu/attention_shape.hpp"
 
 namespace kvtier::cpu {
-
-/// One query token over rows [seen.begin, seen.end) of the range.
-void attend_rows_avx512(const query_block& query, const row_range& range, std::uint32_t begin,
-                        std::uint32_t end, const scaled_sums& sums);
-
-void attend_gathered_avx512(const query_block& query, const row_range& range,
-                            std::span<const std::uint32_t> ids, const float* bias,
-                            const scaled_sums& sums);
-
-/// Several query tokens at once.
-void attend_tokens_avx512(const query_block& query, const row_range& range,
-                          const visibility& visible, const scaled_sums& sums);
 
 namespace {
 
@@ -116,6 +105,16 @@ struct bf16_rows {
   }
 };
 
+/// The same rows, 16 at a time and in order.
+struct widened_bf16_rows {
+  static constexpr std::size_t element_size = 2;
+
+  static __m512 load_16(const std::byte* from) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+};
+
 struct fp16_rows {
   static constexpr std::size_t element_size = 2;
 
@@ -141,8 +140,8 @@ struct fp32_rows {
 };
 
 /// Calls run<Rows, head_dim>() of the functor for an element type and head dim that kernels exist
-/// for.
-template <class Run>
+/// for; Bf16Rows is what stands for bf16.
+template <class Bf16Rows, class Run>
 [[maybe_unused]] void with_shape(element_type element, std::uint32_t head_dim, Run run) {
   const auto with_dim = [&]<class Rows>() {
     switch (head_dim) {
@@ -158,7 +157,7 @@ template <class Run>
   };
   switch (element) {
     case element_type::bf16:
-      return with_dim.template operator()<bf16_rows>();
+      return with_dim.template operator()<Bf16Rows>();
     case element_type::fp16:
       return with_dim.template operator()<fp16_rows>();
     case element_type::fp32:

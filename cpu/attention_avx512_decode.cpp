@@ -425,8 +425,9 @@ void attend_list(const query_block& query, element_type element, const row_list&
   if (list.count == 0) {
     return;
   }
-  with_shape(element, query.head_dim,
-             [&]<class Rows, int HeadDim>() { decode<Rows, HeadDim>(query, list).run(sums); });
+  with_shape<bf16_rows>(element, query.head_dim, [&]<class Rows, int HeadDim>() {
+    decode<Rows, HeadDim>(query, list).run(sums);
+  });
 }
 
 }  // namespace

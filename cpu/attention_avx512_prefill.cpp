@@ -5,10 +5,10 @@
 // one head of one token; each has its own visible keys, so a causal diagonal or a window cuts
 // through a unit of eight without special cases.
 //
-// Precision: bf16 rows use vdpbf16ps for both products, with queries split into two bf16 (the
-// second half is skipped when queries are bf16 already) and weights rounded to bf16; the
-// denominator sums the rounded weights, so that the rounding cancels to first order (relative
-// output error about 2^-9 / sqrt(3)). fp16 and fp32 rows are multiplied in fp32.
+// Precision: everything is multiplied in fp32, except bf16 rows in paired form. There vdpbf16ps
+// makes both products, with queries split into two bf16 (the second half is skipped when queries
+// are bf16 already) and weights rounded to bf16; the denominator sums the rounded weights, so that
+// the rounding cancels to first order (relative output error about 2^-9 / sqrt(3)).
 //
 // A row that any token of the block sees must hold finite values: to the tokens that do not see it,
 // it counts with weight 0. Rows that no token sees are not read.
@@ -142,7 +142,8 @@ template <class Rows, int HeadDim> struct unit {
   float* num[unit_rows];
   float top[unit_rows];
   float den[unit_rows];
-  alignas(64) float spare[static_cast<std::size_t>(HeadDim)];  // the sums of rows that a short unit lacks
+  alignas(64) float spare[static_cast<std::size_t>(HeadDim)];  // the sums of rows that a short unit
+                                                               // lacks
 };
 
 template <class Rows, int HeadDim>
@@ -298,9 +299,14 @@ void attend_tile(unit<Rows, HeadDim>& u, const packed<Rows, HeadDim>& block, std
     const std::int64_t to = std::int64_t{u.seen[r].end} - key;
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
-      const __m512 x = _mm512_mul_ps(logits[r][j], _mm512_set1_ps(scale));
-      logits[r][j] =
-          _mm512_mask_blend_ps(lanes_seen(from, to, j), _mm512_set1_ps(minus_infinity), x);
+      logits[r][j] = _mm512_mul_ps(logits[r][j], _mm512_set1_ps(scale));
+    }
+    if (from > 0 || to < std::int64_t{tile_keys}) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        logits[r][j] = _mm512_mask_blend_ps(lanes_seen(from, to, j), _mm512_set1_ps(minus_infinity),
+                                            logits[r][j]);
+      }
     }
     keep[r] = weigh<lane>(logits[r], u.top[r], u.den[r], weights[r]);
   }
@@ -374,10 +380,15 @@ void attend_all(const query_block& query, const row_range& range, const visibili
 }  // namespace
 
 void attend_tokens_avx512(const query_block& query, const row_range& range,
-                          const visibility& visible, const scaled_sums& sums) {
-  with_shape(range.element, query.head_dim, [&]<class Rows, int HeadDim>() {
+                          const visibility& visible, const scaled_sums& sums, bf16_form form) {
+  const auto run = [&]<class Rows, int HeadDim>() {
     attend_all<Rows, HeadDim>(query, range, visible, sums);
-  });
+  };
+  if (form == bf16_form::paired) {
+    with_shape<bf16_rows>(range.element, query.head_dim, run);
+  } else {
+    with_shape<widened_bf16_rows>(range.element, query.head_dim, run);
+  }
 }
 
 }  // namespace kvtier::cpu

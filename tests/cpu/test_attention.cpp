@@ -9,6 +9,9 @@
 #include <tuple>
 #include <vector>
 
+#ifdef KVTIER_HAVE_AVX512_BF16
+#include "cpu/attention_avx512_forms.hpp"
+#endif
 #include "tests/support/reference_attention.hpp"
 
 namespace kvtier::cpu {
@@ -61,7 +64,7 @@ class attention_test
   /// products: sqrt(head_dim) roundings of its magnitude, and those of exp's argument), sums over
   /// rows, and, where several tokens meet bf16 rows in vector kernels, weights rounded to bf16.
   void expect_close(sums_store& sums, const reference_attention& expected, std::size_t rows_summed,
-                    bool rounds_weights, const std::string& what) const {
+                    bool rounds_weights, const std::string& what, double query_error = 0.0) const {
     const std::size_t rows = expected.rows();
     std::vector<float> out(rows * head_dim());
     std::vector<float> lse(rows);
@@ -69,8 +72,8 @@ class attention_test
     const double weights = rounds_weights ? bf16_epsilon : 0.0;
     const double summing = (8 + std::sqrt(static_cast<double>(rows_summed))) * fp32_epsilon;
     for (std::size_t row = 0; row < rows; ++row) {
-      const double logit =
-          (8 + std::sqrt(head_dim())) * fp32_epsilon * (4 + expected.logit_magnitude(row));
+      const double logit = ((8 + std::sqrt(head_dim())) * fp32_epsilon + query_error) *
+                           (4 + expected.logit_magnitude(row));
       if (std::isinf(expected.lse(row))) {
         ASSERT_EQ(lse[row], -std::numeric_limits<float>::infinity()) << what << ", row " << row;
       } else {
@@ -87,18 +90,35 @@ class attention_test
   }
 
   bool rounds_weights(std::uint32_t tokens) const {
-    return level() != isa_level::scalar && element() == element_type::bf16 && tokens > 1;
+#ifdef KVTIER_HAVE_AVX512_BF16
+    return level() == isa_level::avx512_bf16 && element() == element_type::bf16 && tokens > 1 &&
+           preferred_bf16_form() == bf16_form::paired;
+#else
+    return tokens == 0;
+#endif
   }
 
   /// attend() over one range, compared.
   void check(const queries& query, const row_range& range, const visibility& visible,
-             const std::string& what) const {
+             const std::string& what, double query_error = 0.0) const {
     const std::size_t rows = std::size_t{query.block.tokens} * query.block.heads;
     sums_store sums(rows, head_dim());
     kernels().attend(query.block, range, visible, sums.view());
     reference_attention expected(rows, head_dim());
     expected.add(query.block, range, visible);
-    expect_close(sums, expected, range.count, rounds_weights(query.block.tokens), what);
+    expect_close(sums, expected, range.count, rounds_weights(query.block.tokens), what,
+                 query_error);
+#ifdef KVTIER_HAVE_AVX512_BF16
+    // The form that this CPU does not prefer.
+    if (level() == isa_level::avx512_bf16 && element() == element_type::bf16 &&
+        query.block.tokens > 1) {
+      const bool paired = preferred_bf16_form() != bf16_form::paired;
+      sums_store others(rows, head_dim());
+      attend_tokens_avx512(query.block, range, visible, others.view(),
+                           paired ? bf16_form::paired : bf16_form::widened);
+      expect_close(others, expected, range.count, paired, what + ", the other form", query_error);
+    }
+#endif
   }
 };
 
@@ -299,26 +319,9 @@ TEST_P(attention_test, queries_that_are_not_bf16_keep_their_precision) {
     queries query(tokens, 5, head_dim(), 3);
     query.values = normal_values(query.values.size(), 77, 2.0f);
     query.block.values = query.values.data();
-    const std::size_t row_count = std::size_t{tokens} * 5;
-    sums_store sums(row_count, head_dim());
-    kernels().attend(query.block, rows.range(), {}, sums.view());
-    reference_attention expected(row_count, head_dim());
-    expected.add(query.block, rows.range());
-    std::vector<float> out(row_count * head_dim());
-    std::vector<float> lse(row_count);
-    finish_sums(sums.view(), row_count, head_dim(), out.data(), lse.data());
-    // Two bf16 hold 16 bits of a query.
+    // In vdpbf16ps, two bf16 hold 16 bits of a query.
     const bool splits = level() != isa_level::scalar && element() == element_type::bf16;
-    for (std::size_t row = 0; row < row_count; ++row) {
-      const double logit = ((8 + std::sqrt(head_dim())) * fp32_epsilon + (splits ? 0x1p-17 : 0.0)) *
-                           (4 + expected.logit_magnitude(row));
-      const double weights = rounds_weights(tokens) ? bf16_epsilon : 0.0;
-      ASSERT_NEAR(lse[row], expected.lse(row), logit + weights + 16 * fp32_epsilon);
-      for (std::uint32_t d = 0; d < head_dim(); ++d) {
-        ASSERT_NEAR(out[row * head_dim() + d], expected.output(row, d),
-                    2 * (logit + weights + 16 * fp32_epsilon) * expected.output_magnitude(row, d));
-      }
-    }
+    check(query, rows.range(), {}, "fp32 queries", splits ? 0x1p-17 : 0.0);
   }
 }
 
