@@ -12,7 +12,7 @@ class stream {
  public:
   virtual ~stream() = default;
   virtual std::string_view name() const noexcept = 0;
-  /// Blocks the calling thread until all work enqueued so far is done.
+  /// Blocks the calling thread until all work enqueued so far is done, notifications included.
   virtual void synchronize() = 0;
   /// The backend's own handle (a cudaStream_t as void*), or null on the host device.
   virtual void* native() const noexcept = 0;

@@ -36,6 +36,10 @@ host_stream::~host_stream() {
 
 void host_stream::synchronize() {
   mark()->wait();
+  // What this stream posted lies before it in the queue.
+  auto notified = std::make_shared<point>();
+  context_->completions.post([notified] { notified->reach(); });
+  notified->wait();
   context_->status->require_alive("synchronize");
 }
 

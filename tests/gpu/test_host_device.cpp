@@ -7,7 +7,6 @@
 #include <chrono>
 #include <set>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "gpu/host_device/copy_link.hpp"
@@ -188,14 +187,18 @@ TEST(host_device, a_lost_device_still_serves_those_who_wait) {
 }
 
 TEST(host_device, an_exception_in_a_notification_loses_it) {
-  const auto device = open();
+  host_device_options options;
+  options.max_delay_us = 200000;  // nothing happens before all is enqueued
+  const auto device = open({}, options);
   const auto stream = device->make_stream("work");
-  std::atomic<bool> second_came = false;
+  bool second_came = false;
+  const auto buffer = device->allocate(64, memory_use::kv, *stream);
+  std::vector<std::byte> host(64);
+  device->copy(buffer.data(), host.data(), 64, copy_kind::host_to_device, *stream);
   device->notify(*stream, [] { throw std::runtime_error("callback trouble"); });
   device->notify(*stream, [&second_came] { second_came = true; });
-  while (!second_came) {
-    std::this_thread::yield();
-  }
+  EXPECT_THROW(stream->synchronize(), device_error);
+  EXPECT_TRUE(second_came);
   EXPECT_THROW(device->make_event(), device_error);
 }
 
