@@ -56,6 +56,13 @@ function(kvtier_test name)
   kvtier_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVTIER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  # The tsan preset builds and runs these only.
+  if("concurrent" IN_LIST TEST_LABELS)
+    if(NOT TARGET concurrent_tests)
+      add_custom_target(concurrent_tests)
+    endif()
+    add_dependencies(concurrent_tests ${name})
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 300)
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}"
