@@ -16,23 +16,26 @@ namespace kvtier::gpu {
 struct attention_shape {
   element_type element = element_type::bf16;  ///< of K, V and q
   std::uint32_t head_dim = 128;
-  std::uint32_t kv_heads = 1;      ///< of the head group
-  std::uint32_t group = 1;         ///< query heads per KV head, 1..8
-  std::uint32_t block_tokens = 64; ///< rows per KV head in a block
+  std::uint32_t kv_heads = 1;       ///< of the head group
+  std::uint32_t group = 1;          ///< query heads per KV head, 1..8
+  std::uint32_t block_tokens = 64;  ///< rows per KV head in a block
 
   constexpr std::size_t row_bytes() const noexcept { return 2 * head_dim * element_bytes(element); }
-  constexpr std::size_t block_bytes() const noexcept { return kv_heads * block_tokens * row_bytes(); }
+  constexpr std::size_t block_bytes() const noexcept {
+    return kv_heads * block_tokens * row_bytes();
+  }
 };
 
 /// Where the activations of a head group lie inside rows of all heads.
 struct head_slice {
   std::uint32_t kv_head_first = 0;   ///< first KV head of the group
   std::uint32_t kv_heads_total = 1;  ///< KV heads per row of k and v
-  /// Query head h of KV head j (global) is j * group + h; rows of q and o have kv_heads_total * group.
+  /// Query head h of KV head j (global) is j * group + h; rows of q and o have kv_heads_total *
+  /// group.
 };
 
-/// Copies k, v of new tokens into rows of blocks: rows [first_row, first_row + count) of `block` get the
-/// activations of tokens [first_token, first_token + count).
+/// Copies k, v of new tokens into rows of blocks: rows [first_row, first_row + count) of `block`
+/// get the activations of tokens [first_token, first_token + count).
 struct append_range {
   std::byte* block = nullptr;
   std::uint32_t first_row = 0;
@@ -56,8 +59,8 @@ struct kv_range {
   std::int64_t position = 0;
 };
 
-/// One sequence of a step: query tokens [first_token, first_token + tokens) of q, the first at absolute
-/// position `position`, over ranges [first_range, first_range + range_count).
+/// One sequence of a step: query tokens [first_token, first_token + tokens) of q, the first at
+/// absolute position `position`, over ranges [first_range, first_range + range_count).
 struct attend_work {
   std::uint32_t first_token = 0;
   std::uint32_t tokens = 1;
@@ -66,9 +69,9 @@ struct attend_work {
   std::uint32_t range_count = 0;
 };
 
-/// Resident attention. Token t of a work item sees the row at absolute position p iff p <= position + t
-/// and (window == 0 or p > position + t - window).
-/// Writes partials: o normalised (0 where nothing is seen) and the natural-log lse (-inf there).
+/// Resident attention. Token t of a work item sees the row at absolute position p iff p <= position
+/// + t and (window == 0 or p > position + t - window). Writes partials: o normalised (0 where
+/// nothing is seen) and the natural-log lse (-inf there).
 struct attend_args {
   attention_shape shape;
   head_slice slice;
@@ -77,7 +80,7 @@ struct attend_args {
   const void* q = nullptr;   ///< [tokens][kv_heads_total * group][head_dim], shape.element
   float* out = nullptr;      ///< [tokens][kv_heads_total * group][head_dim]
   float* lse = nullptr;      ///< [tokens][kv_heads_total * group]
-  bool accumulate = false;   ///< merge with the partial already in out/lse instead of overwriting it
+  bool accumulate = false;  ///< merge with the partial already in out/lse instead of overwriting it
   std::span<const kv_range> ranges;
   std::span<const attend_work> works;
 };
@@ -85,18 +88,20 @@ struct attend_args {
 /// Merges the device partial with the host's scaled sums of the same rows, exactly:
 /// o = (e^(lse-M) o_d + e^(scale-M) num) / (e^(lse-M) + e^(scale-M) den), M = max(lse, scale).
 /// `den` may be negative (differences are allowed), the whole denominator may not.
-/// Rows that nobody attended become 0 with lse = -inf. Garbage in empty partials is never multiplied.
+/// Rows that nobody attended become 0 with lse = -inf. Garbage in empty partials is never
+/// multiplied.
 struct merge_args {
   std::uint32_t rows = 0;  ///< tokens * query heads
   std::uint32_t head_dim = 128;
-  const float* out = nullptr;         ///< device partial o [rows][head_dim]
-  const float* lse = nullptr;         ///< device partial lse [rows]
-  const float* host_scale = nullptr;  ///< host sums in device memory, natural log [rows]; null = none
-  const float* host_den = nullptr;    ///< [rows]
-  const float* host_num = nullptr;    ///< [rows][head_dim]
+  const float* out = nullptr;  ///< device partial o [rows][head_dim]
+  const float* lse = nullptr;  ///< device partial lse [rows]
+  const float* host_scale =
+      nullptr;                      ///< host sums in device memory, natural log [rows]; null = none
+  const float* host_den = nullptr;  ///< [rows]
+  const float* host_num = nullptr;  ///< [rows][head_dim]
   element_type merged_element = element_type::bf16;
-  void* merged = nullptr;             ///< [rows][head_dim], merged_element
-  float* merged_lse = nullptr;        ///< [rows] natural log, or null
+  void* merged = nullptr;       ///< [rows][head_dim], merged_element
+  float* merged_lse = nullptr;  ///< [rows] natural log, or null
 };
 
 }  // namespace kvtier::gpu

@@ -24,8 +24,8 @@ enum class memory_use : std::uint8_t {
   activation,  ///< weights, activations, partials: outside the cap, reported apart
 };
 
-/// Owns device memory and the stream it is freed on (freed in stream order). Move-only: a copy could not
-/// say on which stream.
+/// Owns device memory and the stream it is freed on (freed in stream order). Move-only: a copy
+/// could not say on which stream.
 class device_buffer {
  public:
   device_buffer() noexcept = default;
@@ -38,10 +38,7 @@ class device_buffer {
   device_buffer& operator=(const device_buffer&) = delete;
 
   std::byte* data() const noexcept { return data_; }
-  template <class T>
-  T* as() const noexcept {
-    return reinterpret_cast<T*>(data_);
-  }
+  template <class T> T* as() const noexcept { return reinterpret_cast<T*>(data_); }
   std::size_t size() const noexcept { return bytes_; }
   void reset() noexcept;
 
@@ -76,9 +73,9 @@ using op_observer = std::function<void(const op_record&)>;
 
 enum class copy_kind : std::uint8_t { host_to_device, device_to_host, device_to_device };
 
-/// Thread-safe. Enqueueing functions return before the work is done and do not synchronise. Host memory
-/// of copies must stay valid and unchanged until the copy is complete. Errors of the device throw
-/// device_error; arguments that are not as documented throw std::invalid_argument.
+/// Thread-safe. Enqueueing functions return before the work is done and do not synchronise. Host
+/// memory of copies must stay valid and unchanged until the copy is complete. Errors of the device
+/// throw device_error; arguments that are not as documented throw std::invalid_argument.
 class device {
  public:
   virtual ~device() = default;
@@ -88,8 +85,8 @@ class device {
 
   /// `name` labels the stream's track in traces.
   virtual std::unique_ptr<stream> make_stream(std::string name) = 0;
-  /// A view of the engine's own stream (cudaStream_t as void*); not owned. The host device has none:
-  /// std::invalid_argument.
+  /// A view of the engine's own stream (cudaStream_t as void*); not owned. The host device has
+  /// none: std::invalid_argument.
   virtual std::unique_ptr<stream> wrap_stream(void* native, std::string name) = 0;
   virtual std::unique_ptr<event> make_event() = 0;
 
@@ -97,20 +94,21 @@ class device {
   virtual void record(event& point, stream& order) = 0;
   /// Work enqueued on `order` from now on starts after `point`'s most recent record.
   virtual void wait(stream& order, const event& point) = 0;
-  /// Calls `done` once, on the device's completion thread, after all work enqueued on `order` so far.
-  /// `done` must not block and must not call synchronising functions.
+  /// Calls `done` once, on the device's completion thread, after all work enqueued on `order` so
+  /// far. `done` must not block and must not call synchronising functions.
   virtual void notify(stream& order, std::function<void()> done) = 0;
 
   /// 256-byte aligned, contents undefined, usable by work enqueued on `order` from now on. Throws
   /// out_of_memory past the cap (memory_use::kv) or when the device has no more.
   virtual device_buffer allocate(std::size_t bytes, memory_use use, stream& order) = 0;
 
-  /// Page-locks host memory for fast copies, in pieces of at most 1 GiB. Returns false (copies then work
-  /// at pageable speed) where it cannot. Undo with unregister_host on the same span.
+  /// Page-locks host memory for fast copies, in pieces of at most 1 GiB. Returns false (copies then
+  /// work at pageable speed) where it cannot. Undo with unregister_host on the same span.
   virtual bool register_host(std::span<std::byte> memory) = 0;
   virtual void unregister_host(std::span<std::byte> memory) noexcept = 0;
 
-  virtual void copy(void* to, const void* from, std::size_t bytes, copy_kind kind, stream& order) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes, copy_kind kind,
+                    stream& order) = 0;
   virtual void append(const append_args& args, stream& order) = 0;
   virtual void attend(const attend_args& args, stream& order) = 0;
   virtual void merge(const merge_args& args, stream& order) = 0;

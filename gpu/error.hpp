@@ -7,7 +7,8 @@
 
 namespace kvtier::gpu {
 
-/// A device that is missing, was lost, or refused a call. After a loss every later call throws this.
+/// A device that is missing, was lost, or refused a call. After a loss every later call throws
+/// this.
 class device_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

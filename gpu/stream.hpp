@@ -23,8 +23,8 @@ class stream {
   stream& operator=(const stream&) = delete;
 };
 
-/// A point in a stream. Complete before it was ever recorded. Record before wait: a wait refers to the
-/// most recent record at the time of the call.
+/// A point in a stream. Complete before it was ever recorded. Record before wait: a wait refers to
+/// the most recent record at the time of the call.
 class event {
  public:
   virtual ~event() = default;
