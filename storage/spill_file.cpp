@@ -97,7 +97,8 @@ void preallocate(int fd, std::uint64_t bytes, const path& shown) {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   }
   if (error != 0) {
-    // A failed fallocate keeps what it got so far.
+    // A failed fallocate keeps what it got so far. Closing would give that back too, but not while
+    // a forked child holds the descriptor.
     if (::ftruncate(fd, 0) != 0) {
       refuse(errno, 0);
     }
