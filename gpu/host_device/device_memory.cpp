@@ -57,11 +57,6 @@ device_memory::device_memory(std::uint64_t kv_cap_bytes, std::uint64_t total_byt
 }
 
 device_memory::~device_memory() {
-  for (const auto& [begin, owned] : live_) {
-    if (owned.use == memory_use::activation) {
-      release_activation(reinterpret_cast<std::byte*>(begin));
-    }
-  }
   if (arena_ != nullptr) {
     ::munmap(arena_, arena_bytes_);
   }
@@ -83,17 +78,20 @@ device_memory::grant device_memory::allocate(std::size_t bytes, memory_use use,
         bytes, available);
   }
   bytes = round_up(bytes);
-  grant given = use == memory_use::kv ? allocate_kv(bytes, order) : allocate_activation(bytes);
-  live_.emplace(address(given.data), allocation{bytes, use});
   if (use == memory_use::kv) {
+    grant given = allocate_kv(bytes, order);
+    live_.emplace(address(given.data), allocation{bytes, use, nullptr});
     counters_.kv_bytes += bytes;
     counters_.kv_peak_bytes = std::max(counters_.kv_peak_bytes, counters_.kv_bytes);
-  } else {
-    counters_.activation_bytes += bytes;
-    counters_.activation_peak_bytes =
-        std::max(counters_.activation_peak_bytes, counters_.activation_bytes);
+    return given;
   }
-  return given;
+  activation_memory owned = allocate_activation(bytes);
+  std::byte* const data = owned.get();
+  live_.emplace(address(data), allocation{bytes, use, std::move(owned)});
+  counters_.activation_bytes += bytes;
+  counters_.activation_peak_bytes =
+      std::max(counters_.activation_peak_bytes, counters_.activation_bytes);
+  return {data, {}};
 }
 
 device_memory::grant device_memory::allocate_kv(std::size_t bytes, const stream& order) {
@@ -128,7 +126,7 @@ device_memory::grant device_memory::allocate_kv(std::size_t bytes, const stream&
   return given;
 }
 
-device_memory::grant device_memory::allocate_activation(std::size_t bytes) {
+device_memory::activation_memory device_memory::allocate_activation(std::size_t bytes) {
   try {
     return {static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment})), {}};
   } catch (const std::bad_alloc&) {
@@ -138,21 +136,23 @@ device_memory::grant device_memory::allocate_activation(std::size_t bytes) {
   }
 }
 
-void device_memory::release_activation(std::byte* data) noexcept {
+void device_memory::activation_free::operator()(std::byte* data) const noexcept {
   ::operator delete (data, std::align_val_t{alignment});
 }
 
-void device_memory::retire(std::byte* data, const stream& order, shared_point freed) {
+device_memory::activation_memory device_memory::retire(std::byte* data, const stream& order,
+                                                       shared_point freed) {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(address(data));
-  const allocation ended = found->second;
+  allocation ended = std::move(found->second);
   live_.erase(found);
   if (ended.use == memory_use::activation) {
     counters_.activation_bytes -= ended.bytes;
-    return;
+  } else {
+    counters_.kv_bytes -= ended.bytes;
+    give_back(address(data), hole{ended.bytes, {pending_free{std::move(freed), &order}}});
   }
-  counters_.kv_bytes -= ended.bytes;
-  give_back(address(data), hole{ended.bytes, {pending_free{std::move(freed), &order}}});
+  return std::move(ended.owned);
 }
 
 void device_memory::give_back(std::uintptr_t begin, hole returned) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -34,10 +35,15 @@ class device_memory {
   /// `order` is compared only. Throws out_of_memory.
   grant allocate(std::size_t bytes, memory_use use, const stream& order);
 
-  /// Ends the allocation at `data`, in use until `order` reaches `freed`. Bytes of
-  /// memory_use::activation stay mapped until release_activation.
-  void retire(std::byte* data, const stream& order, shared_point freed);
-  static void release_activation(std::byte* data) noexcept;
+  struct activation_free {
+    void operator()(std::byte* data) const noexcept;
+  };
+  /// The bytes of an allocation of memory_use::activation.
+  using activation_memory = std::unique_ptr<std::byte, activation_free>;
+
+  /// Ends the allocation at `data`. KV memory is in use until `order` reaches `freed`; an
+  /// activation's bytes go to the caller, who keeps them until then.
+  activation_memory retire(std::byte* data, const stream& order, shared_point freed);
 
   device_memory_counters counters() const;
 
@@ -63,6 +69,7 @@ class device_memory {
   struct allocation {
     std::size_t bytes;
     memory_use use;
+    activation_memory owned;  // null for KV, which the arena owns
   };
   struct pending_free {
     shared_point freed;
@@ -75,7 +82,7 @@ class device_memory {
   using hole_map = std::map<std::uintptr_t, hole>;
 
   grant allocate_kv(std::size_t bytes, const stream& order);
-  grant allocate_activation(std::size_t bytes);
+  static activation_memory allocate_activation(std::size_t bytes);
   void give_back(std::uintptr_t begin, hole returned);
 
   mutable std::mutex mutex_;

@@ -139,23 +139,20 @@ device_buffer host_device::allocate(std::size_t bytes, memory_use use, stream& o
 void host_device::deallocate(std::byte* data, std::size_t bytes, memory_use use,
                              stream& order) noexcept {
   auto& own_stream = static_cast<host_stream&>(order);
-  auto freed = std::make_shared<point>();
-  // Activations leave the books before their address can come back from the heap; KV memory enters
-  // the free list after its poison is enqueued, so that the next owner on this stream comes behind
-  // it.
   if (use == memory_use::activation) {
-    context_->memory.retire(data, order, freed);
+    const std::shared_ptr<std::byte> owned = context_->memory.retire(data, order, nullptr);
+    own_stream.enqueue_control(
+        [context = context_, owned, bytes] { context->poison(owned.get(), bytes); });
+    return;
   }
-  own_stream.enqueue_control([context = context_, data, bytes, use, freed] {
+  // It enters the free list after its poison is enqueued, so that the next owner on this stream
+  // comes behind it.
+  auto freed = std::make_shared<point>();
+  own_stream.enqueue_control([context = context_, data, bytes, freed] {
     context->poison(data, bytes);
-    if (use == memory_use::activation) {
-      device_memory::release_activation(data);
-    }
     freed->reach();
   });
-  if (use == memory_use::kv) {
-    context_->memory.retire(data, order, freed);
-  }
+  context_->memory.retire(data, order, std::move(freed));
 }
 
 bool host_device::register_host(std::span<std::byte> memory) {

@@ -114,12 +114,12 @@ TEST_F(memory_books, activations_are_device_memory_too) {
     EXPECT_NO_THROW(checker.device_range(held.data, unit, "to"));
     EXPECT_THROW(checker.host_range(held.data + unit - 1, 1, "from"), std::invalid_argument);
   }
-  memory_.retire(held.data, first_, std::make_shared<point>());
+  const auto owned = memory_.retire(held.data, first_, nullptr);
+  EXPECT_EQ(owned.get(), held.data);
   {
     device_memory::checker checker(memory_, "copy");
     EXPECT_THROW(checker.device_range(held.data, unit, "to"), std::invalid_argument);
   }
-  device_memory::release_activation(held.data);
 }
 
 }  // namespace
