@@ -216,6 +216,9 @@ std::vector<test_case> cases() {
   all.push_back({"prefill_whole", shape_of(bf16, 128, 4, 64), {40}, {40}});
   all.push_back({"prefill_window", shape_of(bf16, 64, 3, 64, 2), {70}, {200}, 50});
   all.push_back({"prefill_window_1", shape_of(fp16, 64, 1, 16), {20}, {20}, 1});
+  // Tiles of which only a CTA's last or first token sees a row.
+  all.push_back({"prefill_last_row", shape_of(bf16, 64, 1, 64), {64}, {65}});
+  all.push_back({"prefill_window_edge", shape_of(bf16, 64, 1, 64), {8}, {120}, 50});
   all.push_back({"prefill_far_window", shape_of(bf16, 64, 1, 64), {70}, {300}, 1u << 30});
   all.push_back({"prefill_two_ctas", shape_of(bf16, 64, 8, 64), {20}, {100}, 0, 33});
   all.push_back({"mixed", shape_of(fp16, 128, 2, 64), {1, 6, 1, 2}, {65, 70, 3, 2}});
