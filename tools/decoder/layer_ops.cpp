@@ -3,13 +3,15 @@
 #include <cmath>
 #include <cstddef>
 
+#include "tools/decoder/thread_count.hpp"
+
 namespace kvtier::decoder {
 
 void rms_norm(const float* x, std::span<const float> weight, float epsilon, std::uint32_t rows,
               float* y) {
   const std::size_t columns = weight.size();
   const auto count = static_cast<std::ptrdiff_t>(rows);
-#pragma omp parallel for if (count > 1)
+#pragma omp parallel for if (std::uint64_t{rows} * columns >= parallel_elements)
   for (std::ptrdiff_t row = 0; row < count; ++row) {
     const float* from = x + static_cast<std::size_t>(row) * columns;
     float* to = y + static_cast<std::size_t>(row) * columns;
@@ -27,7 +29,7 @@ void rms_norm(const float* x, std::span<const float> weight, float epsilon, std:
 
 void swiglu(float* gate, const float* up, std::uint32_t rows, std::uint32_t columns) {
   const auto count = static_cast<std::ptrdiff_t>(rows);
-#pragma omp parallel for if (count > 1)
+#pragma omp parallel for if (std::uint64_t{rows} * columns >= parallel_elements)
   for (std::ptrdiff_t row = 0; row < count; ++row) {
     float* to = gate + static_cast<std::size_t>(row) * columns;
     const float* factor = up + static_cast<std::size_t>(row) * columns;

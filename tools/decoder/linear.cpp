@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "tools/decoder/thread_count.hpp"
+
 namespace kvtier::decoder {
 namespace {
 
@@ -15,6 +17,8 @@ constexpr std::uint32_t typical_rows = 512;
 /// Prefill chunks and batches come in few sizes; a caller with endless ones must not grow the
 /// memory.
 constexpr std::size_t most_primitives = 512;
+/// Below this many multiplications waking the other threads takes as long as the product.
+constexpr std::uint64_t parallel_from = 1u << 20;
 
 memory::desc matrix(std::uint32_t rows, std::uint32_t columns, tag layout) {
   return {{static_cast<memory::dim>(rows), static_cast<memory::dim>(columns)}, fp32, layout};
@@ -78,7 +82,9 @@ linear::linear(matmul_context& context, const weight_view& weight,
 
 void linear::run(const float* x, std::uint32_t rows, float* y, bool accumulate) const {
   const bool bias = bias_bytes_ != 0;
-  const auto& product = context_->primitive({rows, inputs_, outputs_, bias, accumulate});
+  const bool parallel = std::uint64_t{inputs_} * outputs_ * rows >= parallel_from;
+  const thread_count threads(parallel ? 0 : 1);
+  const auto& product = context_->primitive({rows, inputs_, outputs_, bias, accumulate, parallel});
   // oneDNN takes sources as void*, it does not write to them.
   memory source(matrix(rows, inputs_, tag::ab), context_->engine(), const_cast<float*>(x));
   memory target(matrix(rows, outputs_, tag::ab), context_->engine(), y);

@@ -24,6 +24,7 @@ class matmul_context {
     std::uint32_t outputs;
     bool bias;
     bool accumulate;
+    bool parallel;  ///< over OpenMP's threads; a primitive remembers their number
     auto operator<=>(const shape&) const = default;
   };
   const dnnl::inner_product_forward& primitive(const shape& key);

@@ -1,7 +1,5 @@
 #include "tools/decoder/model.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -15,26 +13,10 @@
 #include "tools/decoder/linear.hpp"
 #include "tools/decoder/rope.hpp"
 #include "tools/decoder/tensor_source.hpp"
+#include "tools/decoder/thread_count.hpp"
 
 namespace kvtier::decoder {
 namespace {
-
-/// Sets OpenMP's thread count of the calling thread, for oneDNN and the loops here, and puts it
-/// back.
-class thread_count {
- public:
-  explicit thread_count(std::uint32_t threads) : before_(omp_get_max_threads()) {
-    if (threads != 0) {
-      omp_set_num_threads(static_cast<int>(threads));
-    }
-  }
-  ~thread_count() { omp_set_num_threads(before_); }
-  thread_count(const thread_count&) = delete;
-  thread_count& operator=(const thread_count&) = delete;
-
- private:
-  int before_;
-};
 
 struct layer_weights {
   std::vector<float> input_norm;

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <numbers>
 
+#include "tools/decoder/thread_count.hpp"
+
 namespace kvtier::decoder {
 namespace {
 
@@ -61,7 +63,7 @@ void rope::prepare(const std::vector<std::uint64_t>& positions) {
 void rope::apply(float* x, std::uint32_t heads) const {
   const std::size_t half = inverse_frequencies_.size();
   const auto rows = static_cast<std::ptrdiff_t>(cosines_.size() / half);
-#pragma omp parallel for if (rows > 1)
+#pragma omp parallel for if (cosines_.size() * heads >= parallel_elements)
   for (std::ptrdiff_t row = 0; row < rows; ++row) {
     const float* cosine = cosines_.data() + static_cast<std::size_t>(row) * half;
     const float* sine = sines_.data() + static_cast<std::size_t>(row) * half;

@@ -9,7 +9,6 @@ namespace kvtier::test {
 namespace {
 
 using decoder::rope;
-using decoder::rope_config;
 
 TEST(rope, rotates_each_half_pair_by_position_times_frequency) {
   rope rotation({.theta = 100.0}, 4);
