@@ -117,6 +117,7 @@ void add_prefill(const attend_args& args, const attend_work& work, const planned
 void add_decode(std::uint32_t kv_heads, const std::vector<std::uint32_t>& tokens,
                 const std::vector<planned_work>& works, std::uint32_t slots, attention_plan& plan) {
   std::vector<std::uint32_t> counts;
+  counts.reserve(works.size());
   for (const planned_work& work : works) {
     counts.push_back(work.tile_count);
   }

@@ -178,8 +178,10 @@ class cta {
   const body* kernel_ = nullptr;
   std::exception_ptr failure_;
   ucontext_t scheduler_ = {};
+#ifdef __SANITIZE_ADDRESS__
   const void* scheduler_stack_ = nullptr;
   std::size_t scheduler_stack_bytes_ = 0;
+#endif
 };
 
 /// Runs `kernel` for every CTA of a grid, one after the other.
