@@ -1,6 +1,7 @@
 #include "runtime/plan_step.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "runtime/runtime_state.hpp"
@@ -52,12 +53,31 @@ status check_readable(runtime::state& owner, const sequence::state& target) {
   return status::ok;
 }
 
+/// The requests' extents below the device, those that were attended last first.
+std::vector<extent*> hottest_first(std::span<const step_request> requests) {
+  std::vector<extent*> below;
+  for (const step_request& request : requests) {
+    for (const lane_extents& lane : request.target->get()->lanes) {
+      std::copy_if(lane.extents.begin(), lane.extents.end(), std::back_inserter(below),
+                   [](const extent* entry) { return entry->home != tier::device; });
+    }
+  }
+  std::sort(below.begin(), below.end(),
+            [](const extent* a, const extent* b) { return a->stamp > b->stamp; });
+  below.erase(std::unique(below.begin(), below.end()), below.end());
+  return below;
+}
+
 /// Room and arrived promotions; retry until both are there.
 status reserve(runtime::state& owner, const tier_manager::lock_type& lock,
                std::span<const step_request> requests) {
   std::uint64_t blocks = 0;
   for (const step_request& request : requests) {
     blocks += blocks_for_step(owner.sizes, *request.target->get(), request.tokens);
+  }
+  const status up = owner.tiers->promote(lock, hottest_first(requests), blocks);
+  if (up != status::ok) {
+    return up;
   }
   const status room = owner.tiers->prepare(lock, blocks);
   if (room == status::rejected) {

@@ -111,14 +111,14 @@ tier_budget divide_caps(const config& options, const geometry& sizes, std::uint3
   budget.metadata_bytes = per_slot * (std::uint64_t{budget.device_slots} + disk_slots);
   budget.host_slots = static_cast<std::uint32_t>(
       slots_or_throw("host_memory", options.host_memory, staging + budget.metadata_bytes,
-                     sizes.slot_bytes + per_slot, (disk_slots > 0 ? 4 : 1) * extent_slots));
+                     sizes.slot_bytes + per_slot, (disk_slots > 0 ? 5 : 1) * extent_slots));
   budget.metadata_bytes += per_slot * budget.host_slots;
   if (disk_slots > 0) {
-    // Extents that pass through: an eighth, at least 2 extents, at most 64 MiB or a quarter.
-    const std::uint64_t most =
-        std::max<std::uint64_t>(2 * extent_slots, (std::uint64_t{64} << 20) / sizes.slot_bytes);
-    const std::uint64_t transit = std::clamp<std::uint64_t>(budget.host_slots / 8, 2 * extent_slots,
-                                                            std::max(most, 2 * extent_slots));
+    // Reads and extents that pass through: an eighth, at least 3 extents, at most 64 MiB.
+    const std::uint64_t least_transit = 3 * extent_slots;
+    const std::uint64_t transit = std::clamp<std::uint64_t>(
+        budget.host_slots / 8, least_transit,
+        std::max(least_transit, (std::uint64_t{64} << 20) / sizes.slot_bytes));
     budget.transit_slots = static_cast<std::uint32_t>(transit / extent_slots * extent_slots);
   }
   return budget;

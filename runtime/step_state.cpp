@@ -8,11 +8,11 @@
 namespace kvtier {
 namespace {
 
-/// Fetches kept in flight or waiting ahead of their use: half of the transit slots, so that extents
-/// on their way down always find some.
+/// Reads kept in flight or waiting ahead of their use. With the half as many that one wave of the
+/// host holds, all transit slots but one extent's, which are for extents on their way down.
 std::uint32_t read_ahead_depth(const runtime::state& owner) {
   const std::uint32_t extents = owner.budget.transit_slots / owner.sizes.blocks_per_extent;
-  return std::clamp(extents / 2, 1u, 64u);
+  return std::clamp(extents > 1 ? (extents - 1) * 2 / 3 : 1u, 1u, 64u);
 }
 
 bool has_offloaded(const sequence_plan& plan) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdio>
 #include <numeric>
 #include <utility>
 
@@ -150,9 +151,6 @@ bool tier_manager::past(tier where, double fraction, std::uint64_t extra) const 
 void tier_manager::set_home(extent& what, tier home) {
   placement_->remove(what);
   assigned_[index(what.home)] -= what.blocks;
-  if (what.home == tier::device && what.device.state == copy_state::absent) {
-    free_slots(what.device, device_pool_);  // slots set aside for a promotion that did not start
-  }
   what.home = home;
   assigned_[index(home)] += what.blocks;
   placement_->insert(what);
@@ -198,23 +196,6 @@ status tier_manager::prepare(const lock_type&, std::uint64_t blocks) {
   return device_pool_.free_slots() >= blocks ? status::ok : status::retry;
 }
 
-void tier_manager::fill_from_below(tier where) {
-  const std::uint64_t unit = options_.blocks_per_extent;
-  while (!past(where, options_.low_watermark, unit)) {
-    extent* hottest = nullptr;
-    if (where == tier::device) {
-      hottest = placement_->favourite(tier::host, movable);
-    }
-    if (hottest == nullptr) {
-      hottest = placement_->favourite(tier::disk, movable);
-    }
-    if (hottest == nullptr) {
-      return;
-    }
-    set_home(*hottest, where);
-  }
-}
-
 void tier_manager::balance(const lock_type&) {
   if (past(tier::device, options_.high_watermark, 0)) {
     while (past(tier::device, options_.low_watermark, 0)) {
@@ -223,11 +204,6 @@ void tier_manager::balance(const lock_type&) {
         break;
       }
     }
-  } else {
-    fill_from_below(tier::device);
-  }
-  if (capacity_[index(tier::host)] == 0) {
-    return;
   }
   if (past(tier::host, options_.high_watermark, 0)) {
     while (past(tier::host, options_.low_watermark, 0)) {
@@ -237,9 +213,48 @@ void tier_manager::balance(const lock_type&) {
       }
       set_home(*coldest, tier::disk);
     }
-  } else {
-    fill_from_below(tier::host);
   }
+}
+
+/// Every copy lies at home and nothing waits; reads for attention may be under way.
+bool tier_manager::settled() const {
+  return std::all_of(directory_.begin(), directory_.end(), [](const auto& item) {
+    const extent& entry = *item.second;
+    if (!entry.sealed || !entry.lost.empty()) {
+      return true;
+    }
+    const bool reads = entry.home == tier::disk && entry.disk.state == copy_state::valid &&
+                       entry.device.state == copy_state::absent;
+    return reads || (entry.transfer == transfer_kind::none && !entry.waiting &&
+                     next_action(view_of(entry)) == residency_action::settle);
+  });
+}
+
+status tier_manager::promote(const lock_type&, const std::vector<extent*>& candidates,
+                             std::uint64_t reserved) {
+  std::uint64_t to_device = reserved, to_host = 0;
+  std::vector<std::pair<extent*, tier>> moves;
+  for (extent* entry : candidates) {
+    if (!movable(*entry) || entry->home == tier::device) {
+      continue;
+    }
+    const tier target = entry->home == tier::host ? tier::device : tier::host;
+    std::uint64_t& taken = target == tier::device ? to_device : to_host;
+    if (!past(target, options_.promote_watermark, taken + entry->blocks)) {
+      taken += entry->blocks;
+      moves.emplace_back(entry, target);
+    }
+  }
+  if (moves.empty()) {
+    return status::ok;
+  }
+  if (!settled()) {
+    return status::retry;
+  }
+  for (const auto& [entry, target] : moves) {
+    set_home(*entry, target);
+  }
+  return status::ok;
 }
 
 status tier_manager::demote(const lock_type&, extent& what) {
@@ -269,6 +284,7 @@ void tier_manager::unpin(const lock_type&, extent& what, tier where) {
   if (--copy.pins > 0) {
     return;
   }
+  ++progress_;
   if (!destroy_if_unused(what)) {
     pursue(what);
   }
@@ -335,7 +351,10 @@ bool tier_manager::drop_copy(extent& what, tier where) {
 }
 
 bool tier_manager::start(extent& what, transfer_kind transfer) {
-  if (!claim_for(what, transfer)) {
+  // A read does not overtake those that wait: each reader's earliest must come first, or readers
+  // that hold later ones could fill the slots that the earliest waits for.
+  const bool overtakes = transfer == transfer_kind::fetch && !serving_ && !waiting_demand_.empty();
+  if (overtakes || !claim_for(what, transfer)) {
     wait_for_slots(what);
     return false;
   }
@@ -346,18 +365,13 @@ bool tier_manager::start(extent& what, transfer_kind transfer) {
 bool tier_manager::claim_for(extent& what, transfer_kind transfer) {
   switch (transfer) {
     case transfer_kind::demote:
-      return claim_host(what);
+      return claim_host(what, 0);
     case transfer_kind::promote:
       return claim_device(what);
     case transfer_kind::spill:
       return claim_disk(what);
     case transfer_kind::fetch:
-      // Device slots first: a fetched extent that held host slots while it waited for device slots
-      // could wait for a demotion that waits for those host slots.
-      if (what.home == tier::device && !claim_device(what)) {
-        return false;
-      }
-      return claim_host(what);
+      return claim_host(what, what.home == tier::disk ? options_.blocks_per_extent : 0);
     case transfer_kind::none:
       break;
   }
@@ -365,9 +379,6 @@ bool tier_manager::claim_for(extent& what, transfer_kind transfer) {
 }
 
 bool tier_manager::claim_device(extent& what) {
-  if (!what.device.slots.empty()) {
-    return true;
-  }
   what.device.slots.resize(what.blocks);
   if (!device_pool_.allocate(what.device.slots)) {
     what.device.slots.clear();
@@ -376,8 +387,8 @@ bool tier_manager::claim_device(extent& what) {
   return true;
 }
 
-bool tier_manager::claim_host(extent& what) {
-  if (!reclaim_host(what.blocks)) {
+bool tier_manager::claim_host(extent& what, std::uint32_t left_free) {
+  if (!reclaim_host(what.blocks + left_free)) {
     return false;
   }
   what.host.slots.resize(what.blocks);
@@ -598,9 +609,6 @@ void tier_manager::complete_fetch(extent& what, status outcome) {
     return;
   }
   free_slots(what.host, host_pool_);
-  if (what.home == tier::device && what.device.state == copy_state::absent) {
-    free_slots(what.device, device_pool_);
-  }
   lose(what, "read from disk failed: " + std::string(to_string(outcome)));
 }
 

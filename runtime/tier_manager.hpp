@@ -1,6 +1,10 @@
 /// The tier manager: decides where extents lie and drives their copies there, by one written table
 /// (residency_table.hpp) and completions.
 ///
+/// No deadlock: moves up claim their slots at once, because they start only from a settled state;
+/// moves down wait for slots of the tier below alone; reads for attention leave one extent's worth
+/// of host slots to the moves, and are consumed in the order in which they were asked for.
+///
 /// Two layers of state keep results independent of timing. *Logical*: every extent has a home tier,
 /// changed only inside API calls and accounted against the tiers' capacities; step plans read
 /// homes. *Physical*: copies and slots follow as transfers complete. A transfer that is late delays
@@ -44,11 +48,12 @@ struct tier_manager_options {
   std::uint32_t device_slots = 0;
   std::uint32_t host_slots = 0;
   std::uint32_t disk_slots = 0;
-  std::uint32_t transit_slots = 0;  ///< of the host slots: kept for extents that pass through
+  std::uint32_t transit_slots =
+      0;  ///< of the host slots: for reads and for extents that pass through
   std::uint32_t blocks_per_extent = 1;
-  /// Above `high` of its capacity a tier gives its coldest extents away until `low`; below `low` it
-  /// takes hot ones back.
-  double high_watermark = 0.95, low_watermark = 0.85;
+  /// Above `high` of its capacity a tier gives its coldest extents away until `low`; up to
+  /// `promote` it takes hot ones back.
+  double high_watermark = 0.95, low_watermark = 0.85, promote_watermark = 0.75;
   bool own_thread = true;  ///< false: completions wait for pump() (tests)
 };
 
@@ -96,8 +101,14 @@ class tier_manager {
   /// Makes logical room for `blocks` more device blocks and reports whether the slots are free by
   /// now: ok, retry (transfers are on their way, or others hold the room) or rejected.
   status prepare(const lock_type& lock, std::uint64_t blocks);
-  /// Keeps the tiers between their watermarks: demotes the coldest, promotes the hottest.
+  /// Keeps device and host below their watermarks by demoting the coldest.
   void balance(const lock_type& lock);
+  /// Brings the first of `candidates` one tier up where there is room beside `reserved` device
+  /// blocks: retry until every copy lies at home (so that a move up finds its slots at once and
+  /// never waits for a move down that waits for it), then ok. Whether there is something to move is
+  /// a matter of homes only.
+  status promote(const lock_type& lock, const std::vector<extent*>& candidates,
+                 std::uint64_t reserved);
   /// Moves a sealed, unplanned extent below the device if there is room.
   status demote(const lock_type& lock, extent& what);
 
@@ -139,14 +150,14 @@ class tier_manager {
   void set_home(extent& what, tier home);
   bool place_below(extent& what);
   bool make_host_room(std::uint64_t blocks);
-  void fill_from_below(tier where);
+  bool settled() const;
 
   void pursue(extent& what);
   bool drop_copy(extent& what, tier where);
   bool start(extent& what, transfer_kind transfer);
   bool claim_for(extent& what, transfer_kind transfer);
   bool claim_device(extent& what);
-  bool claim_host(extent& what);
+  bool claim_host(extent& what, std::uint32_t left_free);
   bool claim_disk(extent& what);
   void run(extent& what, transfer_kind transfer);
   void drop_disk(extent& what);

@@ -32,16 +32,6 @@ class lru_placement final : public placement_policy {
     return nullptr;
   }
 
-  extent* favourite(tier where, const predicate& may_move) override {
-    auto& entries = order(where);
-    for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
-      if (may_move(*it->second)) {
-        return it->second;
-      }
-    }
-    return nullptr;
-  }
-
  private:
   using stamp_order = std::map<std::uint64_t, extent*>;
 

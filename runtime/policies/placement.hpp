@@ -23,8 +23,6 @@ class placement_policy {
   virtual void touch(extent& entry) = 0;
   /// The first extent to leave `where` among those for which `may_leave` holds; null if none.
   virtual extent* victim(tier where, const predicate& may_leave) = 0;
-  /// The first extent to move up from `where` among those for which `may_move` holds; null if none.
-  virtual extent* favourite(tier where, const predicate& may_move) = 0;
 };
 
 /// Least recently used goes first; ties cannot happen.

@@ -1,0 +1,140 @@
+// Exactly once: random schedules of append, seal, demote, promote, fork and release, several
+// sequences together and from two threads, every output checked against float64 of the sequence's
+// own history.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/support/runtime_kit.hpp"
+#include "tests/support/toy_engine.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::uint64_t max_tokens = 700;
+
+/// One user of a runtime: keeps up to `most` sequences and does random things with them.
+class random_user {
+ public:
+  random_user(runtime& target, std::uint64_t seed, std::size_t most)
+      : runtime_(target), random_(seed), engine_(target, seed, 2e-5), most_(most) {
+    engine_.check_every(29);
+  }
+
+  void act() {
+    const std::uint64_t dice = random_() % 10;
+    if (sequences_.empty() || (dice == 0 && sequences_.size() < most_)) {
+      create();
+    } else if (dice == 1 && sequences_.size() < most_) {
+      fork();
+    } else if (dice == 2) {
+      EXPECT_NE(runtime_.demote(any()->handle), status::rejected);
+    } else if (dice == 3 && sequences_.size() > 1) {
+      sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(random_() % size()));
+    } else {
+      step();
+    }
+  }
+
+  std::uint64_t steps() const { return steps_; }
+
+ private:
+  std::size_t size() const { return sequences_.size(); }
+  test::toy_sequence* any() { return sequences_[random_() % size()].get(); }
+
+  void create() {
+    auto fresh = std::make_unique<test::toy_sequence>();
+    if (runtime_.create_sequence({.max_tokens = max_tokens}, &fresh->handle) == status::ok) {
+      sequences_.push_back(std::move(fresh));
+    }
+  }
+
+  void fork() {
+    const test::toy_sequence& parent = *any();
+    const std::uint64_t unit = runtime_.fork_alignment();
+    std::uint64_t at = parent.tokens.size();
+    if (random_() % 2 == 0) {
+      at = at / unit * unit;
+    }
+    auto child = std::make_unique<test::toy_sequence>();
+    const status outcome =
+        runtime_.fork(parent.handle, at, {.max_tokens = max_tokens}, &child->handle);
+    if (outcome == status::ok) {
+      child->tokens.assign(parent.tokens.begin(),
+                           parent.tokens.begin() + static_cast<std::ptrdiff_t>(at));
+      EXPECT_EQ(child->handle.length(), at);
+      sequences_.push_back(std::move(child));
+    }
+  }
+
+  void step() {
+    std::vector<test::toy_engine::request> requests;
+    const std::uint32_t most = runtime_.max_step_tokens(4, max_tokens);
+    for (auto& sequence : sequences_) {
+      const std::uint64_t room = max_tokens - sequence->tokens.size();
+      if (random_() % 3 != 0 && room > 0) {
+        const std::uint64_t wanted = random_() % 3 == 0 ? 1 + random_() % 100 : 1 + random_() % 3;
+        requests.push_back(
+            {.target = sequence.get(),
+             .tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, room, most}))});
+      }
+    }
+    if (!requests.empty()) {
+      ASSERT_EQ(engine_.run(requests), status::ok);
+      ++steps_;
+    }
+  }
+
+  runtime& runtime_;
+  std::mt19937_64 random_;
+  test::toy_engine engine_;
+  const std::size_t most_;
+  std::uint64_t steps_ = 0;
+  std::vector<std::unique_ptr<test::toy_sequence>> sequences_;
+};
+
+class schedules : public testing::TestWithParam<std::tuple<std::uint32_t, std::uint64_t>> {};
+
+TEST_P(schedules, one_thread) {
+  const auto [block_tokens, seed] = GetParam();
+  const auto target = runtime::open(test::small_config(
+      {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed));
+  {
+    random_user user(*target, seed, 4);
+    for (int i = 0; i < 150 && !HasFailure(); ++i) {
+      user.act();
+    }
+    EXPECT_GT(user.steps(), 15u);
+  }
+  const runtime_stats stats = target->stats();
+  EXPECT_GT(stats.rows.offloaded, 0u);
+  EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
+}
+
+TEST_P(schedules, two_threads) {
+  const auto [block_tokens, seed] = GetParam();
+  const auto target = runtime::open(test::small_config(
+      {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed));
+  std::vector<std::thread> threads;
+  for (std::uint64_t user = 0; user < 2; ++user) {
+    threads.emplace_back([&target, seed = seed * 10 + user] {
+      random_user mine(*target, seed, 2);
+      for (int i = 0; i < 80; ++i) {
+        mine.act();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const runtime_stats stats = target->stats();
+  EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
+}
+
+INSTANTIATE_TEST_SUITE_P(seeds, schedules,
+                         testing::Combine(testing::Values(16u, 64u, 128u),
+                                          testing::Values<std::uint64_t>(1, 2, 3)));
+
+}  // namespace
+}  // namespace kvtier
