@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <regex>
+#include <utility>
 
 #include "runtime/kvtier.hpp"
 #include "runtime/trace_writer.hpp"
@@ -19,6 +23,7 @@
 #include "tools/run/progress_bar.hpp"
 #include "tools/run/result_writer.hpp"
 #include "tools/run/runtime_engine.hpp"
+#include "tools/run/size_text.hpp"
 #include "tools/run/summary.hpp"
 #include "tools/run/usage_error.hpp"
 
@@ -74,11 +79,12 @@ log_callback make_log(const run_options& options, progress_bar& bar) {
 
 /// The runtime speaks of "config.device_memory" where the user wrote --device-memory.
 std::string in_flags(const std::string& text) {
-  static const std::regex field(R"(config\.[a-z]+(_[a-z]+)*)");
+  static const std::regex field(R"(config\.[a-z]+(_[a-z]+)*|kv_cap_bytes)");
   std::string result;
   auto rest = text.begin();
   for (std::sregex_iterator match(text.begin(), text.end(), field), end; match != end; ++match) {
-    auto flag = (*match)[0].str().substr(std::string_view("config.").size());
+    const auto name = (*match)[0].str();
+    auto flag = name == "kv_cap_bytes" ? "device_memory" : name.substr(name.find('.') + 1);
     flag = flag == "disks" ? "disk" : flag;
     std::replace(flag.begin(), flag.end(), '_', '-');
     result.append(rest, (*match)[0].first).append("--").append(flag);
@@ -95,6 +101,31 @@ std::unique_ptr<runtime> open_runtime(const config& settings) {
     throw usage_error(in_flags(error.what()));
   } catch (const std::invalid_argument& error) {
     throw usage_error(in_flags(error.what()));
+  } catch (const std::bad_alloc&) {
+    throw usage_error(fmt::format(
+        "--device-memory {} and --host-memory {} are more than this machine can give; lower them",
+        format_bytes(settings.device_memory), format_bytes(settings.host_memory)));
+  }
+}
+
+/// Two flags that name one file would overwrite each other's work.
+void check_files_differ(const run_options& options) {
+  const std::array<std::pair<std::string_view, const std::string*>, 4> files = {
+      {{"--input", &options.input},
+       {"--output", &options.output},
+       {"--trace", &options.trace},
+       {"--metrics", &options.metrics}}};
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = i + 1; j < files.size(); ++j) {
+      const auto& [first_flag, first] = files[i];
+      const auto& [second_flag, second] = files[j];
+      std::error_code none;
+      const auto same = *first == *second || std::filesystem::equivalent(*first, *second, none);
+      if (same && !first->empty() && *first != "-") {
+        throw usage_error(fmt::format("{}: '{}' is what {} names too; give each its own file",
+                                      second_flag, *second, first_flag));
+      }
+    }
   }
 }
 
@@ -238,6 +269,7 @@ int run(const run_options& options, const build_facts& facts) {
     throw usage_error(
         "--json: stdout already takes the results of --output -; give --output FILE as well");
   }
+  check_files_differ(options);
   const auto model_config = decoder::model_config::load(options.model);
   const auto words = decoder::tokenizer::load(options.model);
   auto input = prepare_input(options, *words, model_config);

@@ -218,6 +218,7 @@ config make_config(const run_options& options, const decoder::model_config& mode
   settings.dense_layers = parse_index_list(options.dense_layers, model.layers, "--dense-layers");
   settings.max_sequences_per_step = options.max_batch;
   settings.threads = options.threads;
+  settings.host_device.threads = options.threads;
   settings.seed = options.seed;
   set_tiers(options, job, settings);
   return settings;

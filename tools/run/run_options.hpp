@@ -11,7 +11,7 @@
 #include "tools/decoder/model_config.hpp"
 #include "tools/run/size_text.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 }
 

@@ -12,13 +12,10 @@
 namespace kvtier::run {
 namespace {
 
-using testing::Each;
 using testing::ElementsAre;
-using testing::Field;
 using testing::Ge;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Le;
 using testing::SizeIs;
 
 /// The next token is a hash of everything before, so that any token lost, doubled, or taken from
