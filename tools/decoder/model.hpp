@@ -20,7 +20,10 @@ struct sequence_input {
 };
 
 struct model_options {
-  std::uint32_t threads = 0;  ///< of the matrix products; 0 = what OpenMP takes by itself
+  /// Of the matrix products; 0 = what OpenMP takes by itself. OpenMP's threads spin for a while
+  /// after each product: set OMP_WAIT_POLICY=passive before the process starts where others need
+  /// the CPUs.
+  std::uint32_t threads = 0;
 };
 
 /// Holds the weights as fp32 in host memory (bf16 and fp16 convert exactly) and no state of any
