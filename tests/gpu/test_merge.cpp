@@ -1,4 +1,5 @@
 // The merge with host sums against its formula in float64.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -26,9 +27,8 @@ merge_case draw(std::uint64_t seed, std::uint32_t rows, std::uint32_t head_dim) 
   made.lse = normal_values(rows, seed + 3, 3.0f);
   made.scale = normal_values(rows, seed + 4, 3.0f);
   made.den = normal_values(rows, seed + 5);
-  const auto fill = [&made](std::vector<float>& values, std::uint32_t row) {
-    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row * made.head_dim), made.head_dim,
-                garbage);
+  const auto fill = [&made](std::vector<float>& values, std::size_t row) {
+    std::fill_n(&values[row * made.head_dim], made.head_dim, garbage);
   };
   for (std::uint32_t row = 0; row < rows; ++row) {
     made.den[row] = 0.1f + std::fabs(made.den[row]);
