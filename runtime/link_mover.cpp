@@ -93,7 +93,7 @@ void link_mover::fetch(const extent& what, link_priority priority, done_callback
   read_queue_.submit(priority, [this, transfer] { run_disk(transfer); });
 }
 
-void link_mover::run_disk(std::shared_ptr<disk_transfer> transfer) {
+void link_mover::run_disk(const std::shared_ptr<disk_transfer>& transfer) {
   const extent& what = *transfer->what;
   const std::size_t blocks = what.blocks;
   transfer->places = what.disk.places;

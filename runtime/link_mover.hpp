@@ -48,7 +48,7 @@ class link_mover final : public mover {
   enum class direction : std::uint8_t { in, out };
 
   void run_copy(const extent& what, direction way, const done_callback& done);
-  void run_disk(std::shared_ptr<disk_transfer> transfer);
+  void run_disk(const std::shared_ptr<disk_transfer>& transfer);
   void block_done(const std::shared_ptr<disk_transfer>& transfer, status outcome);
   std::uint32_t claim_track(direction way);
   void release_track(direction way, std::uint32_t track);
