@@ -5,12 +5,12 @@
 // machine, where the absolute figures do not. KVTIER_ISA chooses the kernels. A KV head has four
 // query heads of 128 dims.
 #include <benchmark/benchmark.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <string>
@@ -249,7 +249,8 @@ class pairs {
   std::vector<double> cpu_ratio_;
 };
 
-void dense(benchmark::State& state, element_type element, std::uint32_t tokens) {
+void dense(benchmark::State& state, element_type element) {
+  const auto tokens = static_cast<std::uint32_t>(state.range(0));
   bench& shared = bench::instance();
   const std::size_t row_bytes = 2 * head_dim * element_bytes(element);
   const std::size_t layer_bytes = std::size_t{kv_heads} * tokens * row_bytes;
@@ -259,7 +260,7 @@ void dense(benchmark::State& state, element_type element, std::uint32_t tokens) 
   std::vector<sums_store> sums(tasks, sums_store(heads));
   pairs measured;
   std::size_t pass = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const std::byte* rows = shared.rows(element, pass % layers * layer_bytes);
     const std::byte* others = shared.rows(element, (pass + layers / 2) % layers * layer_bytes);
     const cost kernel = cost_of(shared.arena, tasks, [&](std::size_t i) {
@@ -275,7 +276,8 @@ void dense(benchmark::State& state, element_type element, std::uint32_t tokens) 
   measured.report(state, "GB/s", static_cast<double>(layer_bytes));
 }
 
-void gathered(benchmark::State& state, element_type element, std::uint32_t percent) {
+void gathered(benchmark::State& state, element_type element) {
+  const auto percent = static_cast<std::uint32_t>(state.range(0));
   constexpr std::uint32_t tokens = 131072;
   bench& shared = bench::instance();
   const std::size_t row_bytes = 2 * head_dim * element_bytes(element);
@@ -286,7 +288,7 @@ void gathered(benchmark::State& state, element_type element, std::uint32_t perce
   pairs measured;
   double rows_read = 0;
   std::size_t pass = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     // Fresh ids each time: rows read before are in a cache.
     std::vector<std::vector<std::uint32_t>> ids(std::size_t{2} * kv_heads);
     for (auto& list : ids) {
@@ -337,7 +339,8 @@ cost product_limit(cpu::task_arena& arena, std::size_t tasks, element_type eleme
   return paired.cpu < single.cpu ? paired : single;
 }
 
-void prefill(benchmark::State& state, element_type element, std::uint32_t tokens) {
+void prefill(benchmark::State& state, element_type element) {
+  const auto tokens = static_cast<std::uint32_t>(state.range(0));
   constexpr std::uint32_t context = 8192;
   bench& shared = bench::instance();
   const std::size_t tasks = shared.arena.threads();
@@ -346,7 +349,7 @@ void prefill(benchmark::State& state, element_type element, std::uint32_t tokens
   const double operations = static_cast<double>(tasks) * tokens * heads * seen * 4 * head_dim;
   std::vector<sums_store> sums(tasks, sums_store(std::size_t{tokens} * heads));
   pairs measured;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const std::byte* rows = shared.rows(element, 0);
     const cost kernel = cost_of(shared.arena, tasks, [&](std::size_t i) {
       cpu::active_kernels().attend(shared.query(tokens), {rows + i * head_bytes, context, element},
@@ -361,25 +364,16 @@ void tune(benchmark::internal::Benchmark* benchmark) {
   benchmark->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.3);
 }
 
-const int registered = [] {
-  for (const element_type element : {element_type::bf16, element_type::fp16, element_type::fp32}) {
-    const std::string type(to_string(element));
-    const auto add = [](const std::string& name, auto run, element_type e, std::uint32_t n) {
-      tune(benchmark::RegisterBenchmark(
-          name.c_str(), [run, e, n](benchmark::State& state) { run(state, e, n); }));
-    };
-    for (const std::uint32_t tokens : {8192u, 65536u}) {
-      add("dense/" + type + "/" + std::to_string(tokens), dense, element, tokens);
-    }
-    for (const std::uint32_t percent : {2u, 5u}) {
-      add("gathered/" + type + "/" + std::to_string(percent) + "%", gathered, element, percent);
-    }
-    for (const std::uint32_t tokens : {8u, 512u}) {
-      add("prefill/" + type + "/" + std::to_string(tokens) + "x8192", prefill, element, tokens);
-    }
-  }
-  return 0;
-}();
+// Arguments: rows of a KV head; percent of 131072 rows; tokens over 8192 rows.
+BENCHMARK_CAPTURE(dense, bf16, element_type::bf16)->Arg(8192)->Arg(65536)->Apply(tune);
+BENCHMARK_CAPTURE(gathered, bf16, element_type::bf16)->Arg(2)->Arg(5)->Apply(tune);
+BENCHMARK_CAPTURE(prefill, bf16, element_type::bf16)->Arg(8)->Arg(512)->Apply(tune);
+BENCHMARK_CAPTURE(dense, fp16, element_type::fp16)->Arg(8192)->Arg(65536)->Apply(tune);
+BENCHMARK_CAPTURE(gathered, fp16, element_type::fp16)->Arg(2)->Arg(5)->Apply(tune);
+BENCHMARK_CAPTURE(prefill, fp16, element_type::fp16)->Arg(8)->Arg(512)->Apply(tune);
+BENCHMARK_CAPTURE(dense, fp32, element_type::fp32)->Arg(8192)->Arg(65536)->Apply(tune);
+BENCHMARK_CAPTURE(gathered, fp32, element_type::fp32)->Arg(2)->Arg(5)->Apply(tune);
+BENCHMARK_CAPTURE(prefill, fp32, element_type::fp32)->Arg(8)->Arg(512)->Apply(tune);
 
 }  // namespace
 

@@ -66,6 +66,7 @@ TEST(task_arena, serves_several_threads_and_nested_calls) {
   task_arena arena({.threads = 3, .cpus = {}});
   std::atomic<std::size_t> sum = 0;
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int t = 0; t < 4; ++t) {
     callers.emplace_back([&] {
       for (int repeat = 0; repeat < 20; ++repeat) {
