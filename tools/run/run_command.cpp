@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <regex>
 #include <utility>
@@ -65,17 +66,34 @@ std::string_view to_text(log_level level) {
   return "error";
 }
 
-/// Warnings and worse unless --verbose; nothing after --quiet but errors.
-log_callback make_log(const run_options& options, progress_bar& bar) {
-  const auto least = options.verbose ? log_level::debug
-                     : options.quiet ? log_level::error
-                                     : log_level::warning;
-  return [least, &bar](log_level level, std::string_view text) {
-    if (level >= least) {
-      bar.message(fmt::format("kvtier: {}: {}", to_text(level), text));
+/// What the runtime logs: warnings go to stderr. Errors come back as a status as well and end up in
+/// the lines that they spoil, so that the last one is only kept. --verbose shows all, --quiet
+/// nothing.
+class runtime_log {
+ public:
+  runtime_log(const run_options& options, progress_bar& bar)
+      : verbose_(options.verbose), quiet_(options.quiet), bar_(bar) {}
+
+  void add(log_level level, std::string_view text) {
+    if (level == log_level::error) {
+      const std::lock_guard lock(mutex_);
+      last_error_ = text;
     }
-  };
-}
+    if (verbose_ || (level == log_level::warning && !quiet_)) {
+      bar_.message(fmt::format("kvtier: {}: {}", to_text(level), text));
+    }
+  }
+  std::string last_error() const {
+    const std::lock_guard lock(mutex_);
+    return last_error_;
+  }
+
+ private:
+  bool verbose_, quiet_;
+  progress_bar& bar_;
+  mutable std::mutex mutex_;
+  std::string last_error_;
+};
 
 /// The runtime speaks of "config.device_memory" where the user wrote --device-memory.
 std::string in_flags(const std::string& text) {
@@ -287,13 +305,14 @@ int run(const run_options& options, const build_facts& facts) {
   const auto model = decoder::model::load(options.model, {options.threads});
   progress_bar bar(!options.quiet);
   settings.trace = trace.get();
-  settings.log = make_log(options, bar);
+  runtime_log log(options, bar);
+  settings.log = [&log](log_level level, std::string_view text) { log.add(level, text); };
   const auto tiers = open_runtime(settings);
 
   const interrupt_guard interrupt;
   batch_run job_run(options, input, *words, options.output == "-" ? std::cout : output_file, bar);
   {
-    runtime_engine engine(*tiers, *model, trace.get());
+    runtime_engine engine(*tiers, *model, trace.get(), [&log] { return log.last_error(); });
     job_run.execute(engine, model_config, interrupt);
   }
   bar.clear();
@@ -313,7 +332,8 @@ int run(const run_options& options, const build_facts& facts) {
   if (interrupt.caught() != 0) {
     return 128 + interrupt.caught();
   }
-  return job_run.runtime_failed() ? 1 : 0;
+  const auto nothing_worked = summary.failed != 0 && summary.succeeded == 0;
+  return job_run.runtime_failed() || nothing_worked ? 1 : 0;
 }
 
 }  // namespace kvtier::run

@@ -17,10 +17,10 @@ struct build_facts {
   std::string isa;  ///< instruction set of the kernels that run
 };
 
-/// Runs the job and returns the exit code: 0 done (lines with bad input included: they say so in
-/// the output), 1 the runtime failed for at least one line, 128 + n stopped by signal n after the
-/// results so far were written. Throws usage_error, decoder::model_error (both: exit code 2), and
-/// std::runtime_error when the job itself broke.
+/// Runs the job and returns the exit code: 0 done (single lines may have failed: they say so in the
+/// output), 1 the runtime failed for at least one line or no line succeeded, 128 + n stopped by
+/// signal n after the results so far were written. Throws usage_error, decoder::model_error (both:
+/// exit code 2), and std::runtime_error when the job itself broke.
 int run(const run_options& options, const build_facts& facts);
 
 }  // namespace kvtier::run

@@ -11,10 +11,12 @@
 
 namespace kvtier::run {
 
-runtime_engine::runtime_engine(runtime& tiers, decoder::model& model, trace_sink* trace)
+runtime_engine::runtime_engine(runtime& tiers, decoder::model& model, trace_sink* trace,
+                               std::function<std::string()> last_error)
     : runtime_(tiers),
       model_(model),
       trace_(trace),
+      last_error_(std::move(last_error)),
       attention_(tiers, trace),
       offloads_(tiers.stats().host.cap_bytes > 0) {}
 
@@ -71,7 +73,7 @@ step_outcome runtime_engine::step(std::span<const step_part> parts) {
   }
   kvtier::step admitted;
   if (const auto outcome = runtime_.begin_step(requests, &admitted); outcome != status::ok) {
-    return {outcome, {}, {}, {}};
+    return {outcome, {}, {}, outcome == status::retry ? std::string() : last_error_()};
   }
   const auto begin = std::chrono::steady_clock::now();
   auto result = forward(parts, admitted);
@@ -101,7 +103,7 @@ step_outcome runtime_engine::forward(std::span<const step_part> parts, kvtier::s
       throw std::logic_error(failure.what());
     }
     result.outcome = failure.outcome;
-    result.cause = failure.what();
+    result.cause = failure.lost ? failure.lost->cause : last_error_();
     for (std::size_t i = 0; failure.lost && i < parts.size(); ++i) {
       if (contexts_.at(parts[i].context).id() == failure.lost->sequence) {
         result.lost_part = i;

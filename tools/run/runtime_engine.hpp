@@ -1,6 +1,8 @@
 /// The batch engine that `kvtier run` uses: the decoder over the runtime.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <unordered_map>
 
 #include "runtime/kvtier.hpp"
@@ -12,8 +14,10 @@ namespace kvtier::run {
 
 class runtime_engine final : public batch_engine {
  public:
-  /// Neither is owned; `trace` may be null. The runtime's shape must be the model's.
-  runtime_engine(runtime& tiers, decoder::model& model, trace_sink* trace);
+  /// Runtime and model are not owned; `trace` may be null. The runtime's shape must be the model's.
+  /// `last_error` is the last error that the runtime logged: why a step failed.
+  runtime_engine(runtime& tiers, decoder::model& model, trace_sink* trace,
+                 std::function<std::string()> last_error);
 
   status create(std::uint64_t max_tokens, context_id* out) override;
   status fork(context_id parent, std::uint64_t tokens, std::uint64_t max_tokens,
@@ -36,6 +40,7 @@ class runtime_engine final : public batch_engine {
   runtime& runtime_;
   decoder::model& model_;
   trace_sink* trace_;
+  std::function<std::string()> last_error_;
   device_attention attention_;
   bool offloads_;  ///< there is a host tier
   std::unordered_map<context_id, sequence> contexts_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tools/run/size_text.hpp"
 
@@ -26,9 +27,17 @@ double rate_number(std::uint64_t tokens, double seconds) {
   return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
-std::string tier_text(std::string_view name, const tier_usage& tier) {
-  return fmt::format("{} {} of {}", name, format_bytes(tier.peak_bytes),
-                     format_bytes(tier.cap_bytes));
+/// "device 4.2 MiB of 4.3 MiB, host 8.5 MiB of 8.6 MiB": tiers that are there.
+std::string tiers_text(const runtime_stats& stats) {
+  std::string text;
+  for (const auto& [name, tier] : {std::pair{"device", stats.device}, std::pair{"host", stats.host},
+                                   std::pair{"disk", stats.disk}}) {
+    if (tier.cap_bytes != 0) {
+      text += fmt::format("{}{} {} of {}", text.empty() ? "" : ", ", name,
+                          format_bytes(tier.peak_bytes), format_bytes(tier.cap_bytes));
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -96,9 +105,7 @@ std::string summary_text(const job_summary& summary) {
       progress.prefilled_tokens, summary.prompt_tokens,
       rate_number(progress.prefilled_tokens, progress.prefill_seconds), progress.decoded_tokens,
       rate_number(progress.decoded_tokens, progress.decode_seconds));
-  text += fmt::format("peaks: {}, {}, {}; device {} ({}), kernels {}",
-                      tier_text("device", summary.stats.device),
-                      tier_text("host", summary.stats.host), tier_text("disk", summary.stats.disk),
+  text += fmt::format("peaks: {}; device {} ({}), kernels {}", tiers_text(summary.stats),
                       summary.device_name, summary.device_backend, summary.isa);
   if (summary.disk_direct) {
     text += fmt::format(", io {}, O_DIRECT {}", summary.io_backend,

@@ -235,6 +235,23 @@ TEST_F(kvtier_command, a_bad_line_fails_alone_and_order_is_kept) {
   EXPECT_EQ(lines[6]["finish_reason"], lines[0]["finish_reason"]);
 }
 
+TEST_F(kvtier_command, fails_when_no_line_succeeds) {
+  write("in.jsonl", questions(make_text(1500, facts)));
+  const auto result = run_job("--device-memory 1M");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, IsEmpty());
+  const auto lines = parse_lines(result.out);
+  ASSERT_THAT(lines, SizeIs(4));
+  for (const auto& line : lines) {
+    EXPECT_THAT(line["error"], HasSubstr("--host-memory"));
+  }
+}
+
+TEST_F(kvtier_command, names_an_output_that_cannot_be_written) {
+  write("in.jsonl", R"({"id":"a","prompt":"x","max_tokens":1})");
+  expect_one_clear_line(run_job("--output /dev/full"), 1, "/dev/full");
+}
+
 TEST_F(kvtier_command, an_empty_input_is_an_empty_output) {
   write("in.jsonl", "\n\n");
   const auto result = run_job("");
