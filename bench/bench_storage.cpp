@@ -173,7 +173,7 @@ void transfer(benchmark::State& state, const std::string& backend, io_kind kind,
   std::vector<double> ours;
   std::vector<double> limits;
   std::vector<double> ratios;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     if (kind == io_kind::write) {
       used->renew_slots();
     }

@@ -42,7 +42,7 @@ block_file_options small_blocks(std::uint32_t slots) {
   return options;
 }
 
-std::unique_ptr<block_file> make_block_file(backend_kit& kit, block_file_options options) {
+std::unique_ptr<block_file> make_block_file(backend_kit& kit, const block_file_options& options) {
   if (kit.simulated()) {
     const int fd = kit.make_file(options.capacity_bytes);
     return create_block_file_on({.fd = fd}, options, kit.io());

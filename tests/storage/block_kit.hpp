@@ -14,7 +14,7 @@ namespace kvtier::storage::test {
 block_file_options small_blocks(std::uint32_t slots);
 
 /// A block file on `kit`: with a real file in the temporary directory, or one of the simulator's.
-std::unique_ptr<block_file> make_block_file(backend_kit& kit, block_file_options options);
+std::unique_ptr<block_file> make_block_file(backend_kit& kit, const block_file_options& options);
 
 /// A block in memory: its bytes are a function of its seed; its key is the seed.
 struct memory_block {

@@ -96,9 +96,9 @@ struct damaged_file {
   std::vector<memory_block> blocks;
 };
 
-class BlockDamage : public testing::TestWithParam<std::string> {};
+class block_damage_test : public testing::TestWithParam<std::string> {};
 
-TEST_P(BlockDamage, OneFlippedBitInEachOfAThousandTilesIsDetectedEveryTime) {
+TEST_P(block_damage_test, one_flipped_bit_in_each_of_a_thousand_tiles_is_detected_every_time) {
   constexpr std::uint32_t count = 1000;
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
@@ -119,7 +119,7 @@ TEST_P(BlockDamage, OneFlippedBitInEachOfAThousandTilesIsDetectedEveryTime) {
   EXPECT_EQ(counters.quarantined_slots, count);
 }
 
-TEST_P(BlockDamage, AFlippedBitAnywhereInAHeaderIsDetected) {
+TEST_P(block_damage_test, a_flipped_bit_anywhere_in_a_header_is_detected) {
   constexpr std::uint32_t count = 64;
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
@@ -134,7 +134,7 @@ TEST_P(BlockDamage, AFlippedBitAnywhereInAHeaderIsDetected) {
   EXPECT_EQ(stored.file->counters().checksum_errors, 0U);
 }
 
-TEST_P(BlockDamage, SwappedSlotsAreDetectedThoughBothAreSoundInThemselves) {
+TEST_P(block_damage_test, swapped_slots_are_detected_though_both_are_sound_in_themselves) {
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
   damaged_file stored(kit, 4);
@@ -154,7 +154,7 @@ TEST_P(BlockDamage, SwappedSlotsAreDetectedThoughBothAreSoundInThemselves) {
   EXPECT_EQ(stored.file->counters().header_errors, 4U);
 }
 
-TEST_P(BlockDamage, AStaleBlockIsDetected) {
+TEST_P(block_damage_test, a_stale_block_is_detected) {
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
   damaged_file stored(kit, 2);
@@ -188,7 +188,7 @@ TEST_P(BlockDamage, AStaleBlockIsDetected) {
   EXPECT_EQ(stored.file->counters().header_errors, 2U);
 }
 
-TEST_P(BlockDamage, ZeroedAndGarbageBlocksAreDetected) {
+TEST_P(block_damage_test, zeroed_and_garbage_blocks_are_detected) {
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
   damaged_file stored(kit, 3);
@@ -201,7 +201,7 @@ TEST_P(BlockDamage, ZeroedAndGarbageBlocksAreDetected) {
   }
 }
 
-TEST_P(BlockDamage, ATruncatedFileIsAnIoErrorAndTheRestStaysReadable) {
+TEST_P(block_damage_test, a_truncated_file_is_an_io_error_and_the_rest_stays_readable) {
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
   damaged_file stored(kit, 4);
@@ -217,7 +217,7 @@ TEST_P(BlockDamage, ATruncatedFileIsAnIoErrorAndTheRestStaysReadable) {
   EXPECT_EQ(stored.file->counters().io_errors, 2U);
 }
 
-TEST_P(BlockDamage, DamagedSlotsAreQuarantinedForGood) {
+TEST_P(block_damage_test, damaged_slots_are_quarantined_for_good) {
   backend_kit kit(GetParam());
   SKIP_WITHOUT(kit);
   damaged_file stored(kit, 2);
@@ -240,10 +240,10 @@ TEST_P(BlockDamage, DamagedSlotsAreQuarantinedForGood) {
   EXPECT_EQ(stored.file->counters().quarantined_slots, 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, BlockDamage, testing::Values("uring", "threads", "sim"),
+INSTANTIATE_TEST_SUITE_P(kinds, block_damage_test, testing::Values("uring", "threads", "sim"),
                          [](const auto& kind) { return std::string(kind.param); });
 
-TEST(BlockModel, ABlockOfAnotherModelIsRefused) {
+TEST(block_model, a_block_of_another_model_is_refused) {
   backend_kit kit("sim");
   block_file_options options = small_blocks(2);
   const int fd = kit.make_file(options.capacity_bytes);
@@ -260,7 +260,7 @@ TEST(BlockModel, ABlockOfAnotherModelIsRefused) {
   EXPECT_EQ(ours->counters().checksum_errors, 0U);
 }
 
-TEST(BlockWithoutHeaderCheck, TrustsTheChecksumsInRamAlone) {
+TEST(block_without_header_check, trusts_the_checksums_in_ram_alone) {
   backend_kit kit("sim");
   block_file_options options = small_blocks(2);
   options.check_headers = false;

@@ -20,14 +20,14 @@ namespace {
     GTEST_SKIP() << (kit).unavailable(); \
   }
 
-class BlockFile : public testing::TestWithParam<std::string> {
+class block_file_test : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<backend_kit> make_kit(const io_options& options = {}) {
     return std::make_unique<backend_kit>(GetParam(), options);
   }
 };
 
-TEST_P(BlockFile, GivesBackExactlyWhatWasStored) {
+TEST_P(block_file_test, gives_back_exactly_what_was_stored) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(20);
@@ -47,7 +47,7 @@ TEST_P(BlockFile, GivesBackExactlyWhatWasStored) {
   EXPECT_EQ(file->counters().rereads, 0U);
 }
 
-TEST_P(BlockFile, TakesPayloadsThatFillNoWholePagesAndNoWholeTiles) {
+TEST_P(block_file_test, takes_payloads_that_fill_no_whole_pages_and_no_whole_tiles) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   for (const std::size_t payload : {1U, 4095U, 4097U, 10'000U}) {
@@ -65,7 +65,7 @@ TEST_P(BlockFile, TakesPayloadsThatFillNoWholePagesAndNoWholeTiles) {
   }
 }
 
-TEST_P(BlockFile, LaysOutPayloadAlignedAndEverythingWithinItsCapacity) {
+TEST_P(block_file_test, lays_out_payload_aligned_and_everything_within_its_capacity) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   block_file_options options = small_blocks(10);
@@ -95,7 +95,7 @@ TEST_P(BlockFile, LaysOutPayloadAlignedAndEverythingWithinItsCapacity) {
   EXPECT_EQ(load_now(*kit, *file, block.stored, target.span()), status::ok);
 }
 
-TEST_P(BlockFile, CountsGenerationsAndRefusesOldHandles) {
+TEST_P(block_file_test, counts_generations_and_refuses_old_handles) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(1);
@@ -124,7 +124,7 @@ TEST_P(BlockFile, CountsGenerationsAndRefusesOldHandles) {
   EXPECT_TRUE(std::ranges::equal(target.span(), second.bytes.span()));
 }
 
-TEST_P(BlockFile, ShowsNothingBeforeAStoreAndTakesOneStoreOnly) {
+TEST_P(block_file_test, shows_nothing_before_a_store_and_takes_one_store_only) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(2);
@@ -138,7 +138,7 @@ TEST_P(BlockFile, ShowsNothingBeforeAStoreAndTakesOneStoreOnly) {
   EXPECT_EQ(store_now(*kit, *file, block), status::rejected);
 }
 
-TEST_P(BlockFile, RejectsArgumentsThatCanNeverFit) {
+TEST_P(block_file_test, rejects_arguments_that_can_never_fit) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(2);
@@ -164,7 +164,7 @@ TEST_P(BlockFile, RejectsArgumentsThatCanNeverFit) {
   EXPECT_EQ(load(wrong, whole.first(size)), status::rejected);
 }
 
-TEST_P(BlockFile, ComparesTheKeyAndTheChecksumsThatTheReaderHolds) {
+TEST_P(block_file_test, compares_the_key_and_the_checksums_that_the_reader_holds) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(2);
@@ -187,7 +187,7 @@ TEST_P(BlockFile, ComparesTheKeyAndTheChecksumsThatTheReaderHolds) {
   EXPECT_EQ(file->counters().checksum_errors, 1U);
 }
 
-TEST_P(BlockFile, AnswersRetryWhenTheQueueIsFullAndTakesNothing) {
+TEST_P(block_file_test, answers_retry_when_the_queue_is_full_and_takes_nothing) {
   auto kit = make_kit({.queue_depth = 1, .queue_limit = 2, .threads = 1});
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(4);
@@ -214,7 +214,7 @@ TEST_P(BlockFile, AnswersRetryWhenTheQueueIsFullAndTakesNothing) {
   EXPECT_EQ(load_now(*kit, *file, blocks[2].stored, target.span()), status::ok);
 }
 
-TEST_P(BlockFile, CancelsWhatWaitsWhenTheBackendStops) {
+TEST_P(block_file_test, cancels_what_waits_when_the_backend_stops) {
   auto kit = make_kit({.queue_depth = 1, .threads = 1});
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(4);
@@ -241,7 +241,7 @@ TEST_P(BlockFile, CancelsWhatWaitsWhenTheBackendStops) {
   EXPECT_EQ(store_now(*kit, *file, block), status::rejected);
 }
 
-TEST_P(BlockFile, MayGoBeforeItsOperationsEnd) {
+TEST_P(block_file_test, may_go_before_its_operations_end) {
   auto kit = make_kit({.queue_depth = 2, .threads = 1});
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(8);
@@ -261,7 +261,7 @@ TEST_P(BlockFile, MayGoBeforeItsOperationsEnd) {
 
 /// Threads that allocate, store, load and release blocks of a file too small for all of them:
 /// nobody ever sees another's bytes.
-TEST_P(BlockFile, NeverMixesBlocksUpUnderLoad) {
+TEST_P(block_file_test, never_mixes_blocks_up_under_load) {
   auto kit = make_kit({.queue_depth = 8, .queue_limit = 8, .threads = 3});
   SKIP_WITHOUT(*kit);
   const block_file_options options = small_blocks(6);
@@ -313,7 +313,7 @@ TEST_P(BlockFile, NeverMixesBlocksUpUnderLoad) {
   EXPECT_EQ(file->counters().loaded, workers * rounds);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, BlockFile, testing::ValuesIn(all_backends),
+INSTANTIATE_TEST_SUITE_P(kinds, block_file_test, testing::ValuesIn(all_backends),
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace

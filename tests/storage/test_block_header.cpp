@@ -31,13 +31,13 @@ std::uint64_t word(const std::vector<std::byte>& bytes, std::size_t offset) {
   return value;
 }
 
-TEST(BlockHeader, TakesWholePagesAndHoldsEveryChecksum) {
+TEST(block_header, takes_whole_pages_and_holds_every_checksum) {
   EXPECT_EQ(header_bytes(1), 4096U);
   EXPECT_EQ(header_bytes(503), 4096U);
   EXPECT_EQ(header_bytes(504), 8192U);
 }
 
-TEST(BlockHeader, LiesOnDiskAsDocumented) {
+TEST(block_header, lies_on_disk_as_documented) {
   const auto bytes = encoded(example(), options);
   EXPECT_EQ(std::memcmp(bytes.data(), "KTIERBLK", 8), 0);
   EXPECT_EQ(word(bytes, 8), 1U | (std::uint64_t{5} << 32));
@@ -53,7 +53,7 @@ TEST(BlockHeader, LiesOnDiskAsDocumented) {
   EXPECT_EQ(word(bytes, 4088), checksum_tile(std::span(bytes).first(4088)));
 }
 
-TEST(BlockHeader, DiffersWhereverABlockOrTheModelDiffers) {
+TEST(block_header, differs_wherever_a_block_or_the_model_differs) {
   const auto original = encoded(example(), options);
   auto changed_block = [&](auto change) {
     stored_block block = example();
@@ -70,7 +70,7 @@ TEST(BlockHeader, DiffersWhereverABlockOrTheModelDiffers) {
   EXPECT_NE(original, encoded(example(), other_model));
 }
 
-TEST(TileChecksum, IsXxh3AndCutsTheLastTileShort) {
+TEST(tile_checksum, is_xxh3_and_cuts_the_last_tile_short) {
   // XXH3-64 of the empty input with seed 0, as its specification publishes it.
   EXPECT_EQ(checksum_tile({}), 0x2D06800538D394C2U);
   std::vector<std::byte> bytes(10'000);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cerrno>
 
@@ -16,12 +17,12 @@ namespace {
 using testing::ElementsAre;
 
 /// A faulty backend over the simulator, with a file of four sectors full of 0x22.
-class FaultyBackend : public testing::Test {
+class faulty_backend_test : public testing::Test {
  protected:
   static constexpr std::size_t sector = 512;
   static constexpr std::size_t length = 4 * sector;
 
-  explicit FaultyBackend(const sim_options& simulated = {}) {
+  explicit faulty_backend_test(const sim_options& simulated = {}) {
     auto upstream = std::make_unique<sim_backend>(simulated);
     sim_ = upstream.get();
     faulty_ = std::make_unique<faulty_backend>(std::move(upstream),
@@ -75,7 +76,7 @@ class FaultyBackend : public testing::Test {
   std::size_t next_id_ = 1000;
 };
 
-TEST_F(FaultyBackend, WithoutRulesChangesNothing) {
+TEST_F(faulty_backend_test, without_rules_changes_nothing) {
   EXPECT_EQ(faulty_->name(), "faulty(sim)");
   EXPECT_EQ(write_new().outcome, status::ok);
   EXPECT_EQ(sectors_changed(), 4U);
@@ -83,25 +84,25 @@ TEST_F(FaultyBackend, WithoutRulesChangesNothing) {
   EXPECT_EQ(target_, source_);
 }
 
-TEST_F(FaultyBackend, FailsExactlyTheOperationsOfItsSchedule) {
+TEST_F(faulty_backend_test, fails_exactly_the_operations_of_its_schedule) {
   add(fault_kind::io_error, {1, 3});
-  std::vector<status> outcomes;
-  for (int i = 0; i < 5; ++i) {
-    outcomes.push_back(read().outcome);
+  std::array<status, 5> outcomes{};
+  for (status& outcome : outcomes) {
+    outcome = read().outcome;
   }
   EXPECT_THAT(outcomes,
               ElementsAre(status::ok, status::io_error, status::ok, status::io_error, status::ok));
   EXPECT_EQ(faulty_->injected(fault_kind::io_error), 2U);
 }
 
-TEST_F(FaultyBackend, CountsOnlyTheOperationsThatARuleConcerns) {
+TEST_F(faulty_backend_test, counts_only_the_operations_that_a_rule_concerns) {
   faulty_->add_rule({.kind = fault_kind::io_error, .only = io_kind::write, .operations = {1}});
   EXPECT_EQ(write_new().outcome, status::ok);
   EXPECT_EQ(read().outcome, status::ok);
   EXPECT_EQ(write_new().outcome, status::io_error);
 }
 
-TEST_F(FaultyBackend, AFailedWriteLeavesTheMediumAsItWas) {
+TEST_F(faulty_backend_test, a_failed_write_leaves_the_medium_as_it_was) {
   add(fault_kind::io_error, {0});
   add(fault_kind::no_space, {1});
   EXPECT_EQ(write_new().error_number, EIO);
@@ -110,13 +111,13 @@ TEST_F(FaultyBackend, AFailedWriteLeavesTheMediumAsItWas) {
   EXPECT_TRUE(all_bytes_are(source_, new_byte));
 }
 
-TEST_F(FaultyBackend, AFailedReadLeavesGarbage) {
+TEST_F(faulty_backend_test, a_failed_read_leaves_garbage) {
   add(fault_kind::io_error, {0});
   EXPECT_EQ(read().error_number, EIO);
   EXPECT_TRUE(all_bytes_are(target_, std::byte{0xA5}));
 }
 
-TEST_F(FaultyBackend, AShortTransferClaimsLessThanAskedForAndMovesThatMuch) {
+TEST_F(faulty_backend_test, a_short_transfer_claims_less_than_asked_for_and_moves_that_much) {
   faulty_->add_rule({.kind = fault_kind::short_transfer, .probability = 1});
   for (int i = 0; i < 10; ++i) {
     std::ranges::fill(sim_->file(fd_), old_byte);
@@ -133,7 +134,7 @@ TEST_F(FaultyBackend, AShortTransferClaimsLessThanAskedForAndMovesThatMuch) {
   }
 }
 
-TEST_F(FaultyBackend, ATornWriteClaimsSuccessButMissesSectors) {
+TEST_F(faulty_backend_test, a_torn_write_claims_success_but_misses_sectors) {
   faulty_->add_rule({.kind = fault_kind::torn_write, .probability = 1});
   for (int i = 0; i < 10; ++i) {
     std::ranges::fill(sim_->file(fd_), old_byte);
@@ -149,7 +150,7 @@ TEST_F(FaultyBackend, ATornWriteClaimsSuccessButMissesSectors) {
   EXPECT_EQ(sectors_changed(), 0U) << "a single sector is lost as a whole";
 }
 
-TEST_F(FaultyBackend, FlipsOneBitOfWhatIsReadOrWritten) {
+TEST_F(faulty_backend_test, flips_one_bit_of_what_is_read_or_written) {
   add(fault_kind::flipped_bit, {0, 1});
   auto bits_wrong = [](std::span<const std::byte> bytes, std::byte expected) {
     int count = 0;
@@ -166,7 +167,7 @@ TEST_F(FaultyBackend, FlipsOneBitOfWhatIsReadOrWritten) {
   EXPECT_EQ(bits_wrong(source_, new_byte), 0);
 }
 
-TEST_F(FaultyBackend, HoldsAStalledCompletionUntilReleased) {
+TEST_F(faulty_backend_test, holds_a_stalled_completion_until_released) {
   add(fault_kind::stall, {0});
   submit(io_kind::write, source_, 1);
   submit(io_kind::read, target_, 2);
@@ -180,7 +181,7 @@ TEST_F(FaultyBackend, HoldsAStalledCompletionUntilReleased) {
   EXPECT_EQ(faulty_->counters().in_flight, 0U);
 }
 
-TEST_F(FaultyBackend, StopReleasesStalledCompletions) {
+TEST_F(faulty_backend_test, stop_releases_stalled_completions) {
   add(fault_kind::stall, {0});
   submit(io_kind::read, target_, 1);
   sim_->run_until_idle();
@@ -191,14 +192,14 @@ TEST_F(FaultyBackend, StopReleasesStalledCompletions) {
 }
 
 /// Equal latencies, so that the order without faults is that of submission.
-class FaultyBackendInOrder : public FaultyBackend {
+class faulty_backend_in_order_test : public faulty_backend_test {
  protected:
-  FaultyBackendInOrder()
-      : FaultyBackend({.least_latency = std::chrono::nanoseconds(10),
-                       .most_latency = std::chrono::nanoseconds(10)}) {}
+  faulty_backend_in_order_test()
+      : faulty_backend_test({.least_latency = std::chrono::nanoseconds(10),
+                             .most_latency = std::chrono::nanoseconds(10)}) {}
 };
 
-TEST_F(FaultyBackendInOrder, AReorderedCompletionComesAfterTheNextIfThereIsOne) {
+TEST_F(faulty_backend_in_order_test, a_reordered_completion_comes_after_the_next_if_there_is_one) {
   add(fault_kind::reordered, {0, 3});
   for (const std::size_t id : {0U, 1U, 2U, 3U}) {
     submit(io_kind::read, target_, id);
@@ -207,7 +208,7 @@ TEST_F(FaultyBackendInOrder, AReorderedCompletionComesAfterTheNextIfThereIsOne) 
   EXPECT_THAT(results_.order(), ElementsAre(1U, 0U, 2U, 3U));
 }
 
-TEST_F(FaultyBackend, AFullQueueLeavesNoTraceInTheSchedule) {
+TEST_F(faulty_backend_test, a_full_queue_leaves_no_trace_in_the_schedule) {
   auto upstream = std::make_unique<sim_backend>(sim_options{.io = {.queue_limit = 1}});
   sim_backend& sim = *upstream;
   faulty_backend faulty(std::move(upstream), {});
@@ -227,7 +228,7 @@ TEST_F(FaultyBackend, AFullQueueLeavesNoTraceInTheSchedule) {
   EXPECT_EQ(results_.of(3).at(0).outcome, status::io_error);
 }
 
-TEST(FaultyOptions, RefuseNonsense) {
+TEST(faulty_options, refuse_nonsense) {
   EXPECT_THROW(faulty_backend(nullptr, {}), std::invalid_argument);
   auto sim = [] { return std::make_unique<sim_backend>(sim_options{}); };
   faulty_options options;
@@ -238,9 +239,9 @@ TEST(FaultyOptions, RefuseNonsense) {
 }
 
 /// A block file over the faulty simulator.
-class BlockFileUnderFaults : public testing::Test {
+class block_file_under_faults_test : public testing::Test {
  protected:
-  BlockFileUnderFaults() {
+  block_file_under_faults_test() {
     auto upstream = std::make_unique<sim_backend>(sim_options{});
     sim_ = upstream.get();
     faulty_ = std::make_unique<faulty_backend>(std::move(upstream), faulty_options{});
@@ -288,7 +289,8 @@ class BlockFileUnderFaults : public testing::Test {
   std::unique_ptr<aligned_buffer> target_;
 };
 
-TEST_F(BlockFileUnderFaults, AFailedWriteOfPayloadOrHeaderIsNoStoreAndMayBeTriedAgain) {
+TEST_F(block_file_under_faults_test,
+       a_failed_write_of_payload_or_header_is_no_store_and_may_be_tried_again) {
   for (const fault_kind kind :
        {fault_kind::io_error, fault_kind::no_space, fault_kind::short_transfer}) {
     faulty_->clear_rules();
@@ -305,7 +307,7 @@ TEST_F(BlockFileUnderFaults, AFailedWriteOfPayloadOrHeaderIsNoStoreAndMayBeTried
   EXPECT_EQ(file_->counters().io_errors, 6U);
 }
 
-TEST_F(BlockFileUnderFaults, AFailedOrShortReadIsAnIoErrorAndMayBeTriedAgain) {
+TEST_F(block_file_under_faults_test, a_failed_or_short_read_is_an_io_error_and_may_be_tried_again) {
   ASSERT_EQ(store(), status::ok);
   for (const fault_kind kind : {fault_kind::io_error, fault_kind::short_transfer}) {
     faulty_->clear_rules();
@@ -317,7 +319,7 @@ TEST_F(BlockFileUnderFaults, AFailedOrShortReadIsAnIoErrorAndMayBeTriedAgain) {
   EXPECT_EQ(file_->counters().quarantined_slots, 0U);
 }
 
-TEST_F(BlockFileUnderFaults, ATornWriteIsCaughtByTheFirstLoad) {
+TEST_F(block_file_under_faults_test, a_torn_write_is_caught_by_the_first_load) {
   add(fault_kind::torn_write, io_kind::write, {0});
   EXPECT_EQ(store(), status::ok) << "the drive lied";
   EXPECT_EQ(load(), status::checksum_error);
@@ -325,20 +327,21 @@ TEST_F(BlockFileUnderFaults, ATornWriteIsCaughtByTheFirstLoad) {
   EXPECT_EQ(load(), status::checksum_error);
 }
 
-TEST_F(BlockFileUnderFaults, ALostHeaderWriteIsCaughtByTheFirstLoad) {
+TEST_F(block_file_under_faults_test, a_lost_header_write_is_caught_by_the_first_load) {
   add(fault_kind::torn_write, io_kind::write, {1});
   EXPECT_EQ(store(), status::ok) << "the drive lied";
   EXPECT_EQ(load(), status::checksum_error);
   EXPECT_EQ(file_->counters().header_errors, 1U);
 }
 
-TEST_F(BlockFileUnderFaults, ABitFlippedOnTheWayInIsCaught) {
+TEST_F(block_file_under_faults_test, a_bit_flipped_on_the_way_in_is_caught) {
   add(fault_kind::flipped_bit, io_kind::write, {0});
   EXPECT_EQ(store(), status::ok);
   EXPECT_EQ(load(), status::checksum_error);
 }
 
-TEST_F(BlockFileUnderFaults, ABitFlippedOnceOnTheWayOutIsCuredByTheSecondRead) {
+TEST_F(block_file_under_faults_test,
+       a_bit_flipped_once_on_the_way_out_is_cured_by_the_second_read) {
   ASSERT_EQ(store(), status::ok);
   // A load reads payload and header, each again after a mismatch: 0 to 3, then 4 to 7.
   add(fault_kind::flipped_bit, io_kind::read, {0, 5});
@@ -349,7 +352,7 @@ TEST_F(BlockFileUnderFaults, ABitFlippedOnceOnTheWayOutIsCuredByTheSecondRead) {
   EXPECT_EQ(file_->counters().quarantined_slots, 0U);
 }
 
-TEST_F(BlockFileUnderFaults, AStalledDriveDelaysButLosesNothing) {
+TEST_F(block_file_under_faults_test, a_stalled_drive_delays_but_loses_nothing) {
   ASSERT_EQ(store(), status::ok);
   add(fault_kind::stall, io_kind::read, {0});
   std::optional<status> end;
@@ -364,7 +367,7 @@ TEST_F(BlockFileUnderFaults, AStalledDriveDelaysButLosesNothing) {
 }
 
 /// Random faults of every kind: a load gives exactly the bytes stored, or an error and no bytes.
-TEST(BlockFileUnderRandomFaults, ServesTheRightBytesOrNone) {
+TEST(block_file_under_random_faults, serves_the_right_bytes_or_none) {
   std::uint64_t served = 0;
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {

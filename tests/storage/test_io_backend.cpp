@@ -18,7 +18,7 @@ using testing::ElementsAre;
 
 constexpr io_options one_at_a_time{.queue_depth = 1, .queue_limit = 4, .threads = 1};
 
-class IoBackend : public testing::TestWithParam<std::string> {
+class io_backend_test : public testing::TestWithParam<std::string> {
  protected:
   /// A kit of the kind under test; the test must end at once if it is unavailable.
   std::unique_ptr<backend_kit> make_kit(const io_options& options = {}) {
@@ -42,7 +42,7 @@ io_request transfer(io_kind kind, int fd, std::uint64_t offset, std::span<std::b
           .done = std::move(done)};
 }
 
-TEST_P(IoBackend, WritesAndReadsOddSizesAtOddOffsets) {
+TEST_P(io_backend_test, writes_and_reads_odd_sizes_at_odd_offsets) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(0);
@@ -66,7 +66,7 @@ TEST_P(IoBackend, WritesAndReadsOddSizesAtOddOffsets) {
   }
 }
 
-TEST_P(IoBackend, ReportsTheEndOfTheFileAsAnErrorWithWhatWasThere) {
+TEST_P(io_backend_test, reports_the_end_of_the_file_as_an_error_with_what_was_there) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(100);
@@ -85,7 +85,7 @@ TEST_P(IoBackend, ReportsTheEndOfTheFileAsAnErrorWithWhatWasThere) {
   EXPECT_EQ(kit->io().counters().errors, 2U);
 }
 
-TEST_P(IoBackend, ReportsAnErrorOfTheKernel) {
+TEST_P(io_backend_test, reports_an_error_of_the_kernel) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   constexpr int never_opened = 1 << 20;
@@ -98,7 +98,7 @@ TEST_P(IoBackend, ReportsAnErrorOfTheKernel) {
   EXPECT_EQ(results.of(0).at(0).error_number, EBADF);
 }
 
-TEST_P(IoBackend, RejectsMalformedRequests) {
+TEST_P(io_backend_test, rejects_malformed_requests) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -120,7 +120,7 @@ TEST_P(IoBackend, RejectsMalformedRequests) {
   EXPECT_EQ(ticket, 77U);
 }
 
-TEST_P(IoBackend, ServesDemandBeforePrefetchBeforeWriteBackEachInOrder) {
+TEST_P(io_backend_test, serves_demand_before_prefetch_before_write_back_each_in_order) {
   auto kit = make_kit(one_at_a_time);
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -141,7 +141,7 @@ TEST_P(IoBackend, ServesDemandBeforePrefetchBeforeWriteBackEachInOrder) {
   EXPECT_THAT(results.order(), ElementsAre(2U, 4U, 1U, 5U, 0U, 3U));
 }
 
-TEST_P(IoBackend, AnswersRetryWhenAClassIsFullAndTakesFollowUpsEvenThen) {
+TEST_P(io_backend_test, answers_retry_when_a_class_is_full_and_takes_follow_ups_even_then) {
   auto kit = make_kit(one_at_a_time);
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -171,7 +171,7 @@ TEST_P(IoBackend, AnswersRetryWhenAClassIsFullAndTakesFollowUpsEvenThen) {
   kit->run_until([&] { return results.count() == 7; });
 }
 
-TEST_P(IoBackend, CancelsWhatHasNotStartedAndNothingElse) {
+TEST_P(io_backend_test, cancels_what_has_not_started_and_nothing_else) {
   auto kit = make_kit(one_at_a_time);
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -198,7 +198,7 @@ TEST_P(IoBackend, CancelsWhatHasNotStartedAndNothingElse) {
   EXPECT_EQ(kit->io().counters().cancelled, 1U);
 }
 
-TEST_P(IoBackend, StopCancelsWhatWaitsAndThenRejects) {
+TEST_P(io_backend_test, stop_cancels_what_waits_and_then_rejects) {
   auto kit = make_kit(one_at_a_time);
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -225,7 +225,7 @@ TEST_P(IoBackend, StopCancelsWhatWaitsAndThenRejects) {
   EXPECT_EQ(counters.in_flight + counters.queued, 0U);
 }
 
-TEST_P(IoBackend, TheDestructorEndsEverything) {
+TEST_P(io_backend_test, the_destructor_ends_everything) {
   auto kit = make_kit({.queue_depth = 2, .threads = 2});
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(1 << 20);
@@ -243,7 +243,7 @@ TEST_P(IoBackend, TheDestructorEndsEverything) {
   }
 }
 
-TEST_P(IoBackend, CallbacksMaySubmit) {
+TEST_P(io_backend_test, callbacks_may_submit) {
   auto kit = make_kit(one_at_a_time);
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(64);
@@ -260,7 +260,7 @@ TEST_P(IoBackend, CallbacksMaySubmit) {
   kit->run_until([&] { return left == 0; });
 }
 
-TEST_P(IoBackend, RegisteredMemoryGivesTheSameBytes) {
+TEST_P(io_backend_test, registered_memory_gives_the_same_bytes) {
   auto kit = make_kit();
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(0);
@@ -286,7 +286,7 @@ TEST_P(IoBackend, RegisteredMemoryGivesTheSameBytes) {
 
 /// Several threads, each on its own part of one file, with cancels in between: every request ends
 /// exactly once and every byte is where it belongs.
-TEST_P(IoBackend, EndsEveryRequestExactlyOnceUnderLoad) {
+TEST_P(io_backend_test, ends_every_request_exactly_once_under_load) {
   auto kit = make_kit({.queue_depth = 8, .queue_limit = 16, .threads = 3});
   SKIP_WITHOUT(*kit);
   constexpr std::size_t writers = 4;
@@ -345,16 +345,16 @@ TEST_P(IoBackend, EndsEveryRequestExactlyOnceUnderLoad) {
   EXPECT_EQ(counters.written_bytes, counters.writes * piece);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, IoBackend, testing::ValuesIn(all_backends),
+INSTANTIATE_TEST_SUITE_P(kinds, io_backend_test, testing::ValuesIn(all_backends),
                          [](const auto& kind) { return kind.param; });
 
-TEST(MakeIoBackend, NamesWhatItIs) {
+TEST(make_io_backend, names_what_it_is) {
   EXPECT_EQ(make_io_backend("threads", {})->name(), "threads");
   const auto automatic = make_io_backend("auto", {});
   EXPECT_EQ(automatic->name(), make_uring_backend({}, nullptr) ? "uring" : "threads");
 }
 
-TEST(MakeIoBackend, RefusesUnknownNamesAndLimitsOfZero) {
+TEST(make_io_backend, refuses_unknown_names_and_limits_of_zero) {
   try {
     make_io_backend("aio", {});
     FAIL() << "took 'aio'";

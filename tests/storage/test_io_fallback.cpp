@@ -40,9 +40,9 @@ std::string round_trip(std::unique_ptr<io_backend> backend) {
   return std::ranges::equal(target.span(), block.bytes.span()) ? "ok" : "wrong bytes";
 }
 
-class ForbiddenUring : public testing::TestWithParam<int> {};
+class forbidden_uring_test : public testing::TestWithParam<int> {};
 
-TEST_P(ForbiddenUring, AutoTakesThreadsAndTheReasonIsGiven) {
+TEST_P(forbidden_uring_test, auto_takes_threads_and_the_reason_is_given) {
   const int error_number = GetParam();
   const std::string answer = run_in_child([&] {
     if (!forbid_io_uring(error_number)) {
@@ -65,7 +65,7 @@ TEST_P(ForbiddenUring, AutoTakesThreadsAndTheReasonIsGiven) {
   }
 }
 
-TEST_P(ForbiddenUring, AskingForUringThrowsTheReasonAndTheRemedy) {
+TEST_P(forbidden_uring_test, asking_for_uring_throws_the_reason_and_the_remedy) {
   const std::string answer = run_in_child([&]() -> std::string {
     if (!forbid_io_uring(GetParam())) {
       return "no seccomp here";
@@ -79,12 +79,12 @@ TEST_P(ForbiddenUring, AskingForUringThrowsTheReasonAndTheRemedy) {
   EXPECT_THAT(answer, HasSubstr("use io backend auto or threads"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, ForbiddenUring, testing::Values(EPERM, ENOSYS),
+INSTANTIATE_TEST_SUITE_P(errors, forbidden_uring_test, testing::Values(EPERM, ENOSYS),
                          [](const auto& error) {
                            return error.param == EPERM ? "EPERM" : "ENOSYS";
                          });
 
-TEST(LowMemlock, RegistrationIsRefusedAndEverythingElseWorks) {
+TEST(low_memlock, registration_is_refused_and_everything_else_works) {
   std::string why;
   if (make_uring_backend({}, &why) == nullptr) {
     GTEST_SKIP() << why;
@@ -111,9 +111,9 @@ TEST(LowMemlock, RegistrationIsRefusedAndEverythingElseWorks) {
 }
 
 /// A file size limit makes the kernel write a part first and then refuse the rest.
-class ShortWrites : public testing::TestWithParam<std::string> {};
+class short_writes_test : public testing::TestWithParam<std::string> {};
 
-TEST_P(ShortWrites, AreContinuedUntilTheErrorShows) {
+TEST_P(short_writes_test, are_continued_until_the_error_shows) {
   std::string why;
   if (GetParam() == "uring" && make_uring_backend({}, &why) == nullptr) {
     GTEST_SKIP() << why;
@@ -144,7 +144,7 @@ TEST_P(ShortWrites, AreContinuedUntilTheErrorShows) {
   EXPECT_EQ(answer, "io error " + std::to_string(EFBIG) + " 10000");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ShortWrites, testing::Values("uring", "threads"),
+INSTANTIATE_TEST_SUITE_P(kinds, short_writes_test, testing::Values("uring", "threads"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

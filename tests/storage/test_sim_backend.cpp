@@ -59,7 +59,7 @@ std::vector<sim_event> log_of_a_run(std::uint64_t seed) {
   return sim.log();
 }
 
-TEST(SimBackend, CompletesOutOfOrderAndDifferentlyForOtherSeeds) {
+TEST(sim_backend, completes_out_of_order_and_differently_for_other_seeds) {
   const auto order = completion_order(1, 32);
   EXPECT_FALSE(std::ranges::is_sorted(order));
   EXPECT_EQ(std::set<std::size_t>(order.begin(), order.end()).size(), 32U);
@@ -67,7 +67,7 @@ TEST(SimBackend, CompletesOutOfOrderAndDifferentlyForOtherSeeds) {
   EXPECT_NE(order, completion_order(2, 32));
 }
 
-TEST(SimBackend, SameSeedGivesTheSameLog) {
+TEST(sim_backend, same_seed_gives_the_same_log) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     const auto log = log_of_a_run(seed);
     EXPECT_GT(log.size(), 100U);
@@ -76,7 +76,7 @@ TEST(SimBackend, SameSeedGivesTheSameLog) {
   EXPECT_NE(log_of_a_run(1), log_of_a_run(2));
 }
 
-TEST(SimBackend, NothingHappensOutsideStep) {
+TEST(sim_backend, nothing_happens_outside_step) {
   sim_backend sim({});
   const int fd = sim.make_file(100);
   std::vector<std::byte> source = pattern(100, 1);
@@ -97,7 +97,7 @@ TEST(SimBackend, NothingHappensOutsideStep) {
   EXPECT_FALSE(sim.step());
 }
 
-TEST(SimBackend, TheClockFollowsTheLatencies) {
+TEST(sim_backend, the_clock_follows_the_latencies) {
   sim_options options;
   options.least_latency = nanoseconds(1000);
   options.most_latency = nanoseconds(1000);
@@ -120,7 +120,7 @@ TEST(SimBackend, TheClockFollowsTheLatencies) {
   EXPECT_EQ(sim.now(), nanoseconds(2000)) << "two at a time, twice";
 }
 
-TEST(SimBackend, PoisonsTheBufferOfAReadUntilItCompletes) {
+TEST(sim_backend, poisons_the_buffer_of_a_read_until_it_completes) {
   sim_backend sim({});
   const int fd = sim.make_file(0);
   std::vector<std::byte> first(64);
@@ -142,7 +142,7 @@ TEST(SimBackend, PoisonsTheBufferOfAReadUntilItCompletes) {
   EXPECT_TRUE(all_bytes_are(second, std::byte{0}));
 }
 
-TEST(SimBackend, RefusesLatenciesThatAreNoRange) {
+TEST(sim_backend, refuses_latencies_that_are_no_range) {
   sim_options options;
   options.least_latency = nanoseconds(5);
   options.most_latency = nanoseconds(4);
@@ -150,7 +150,7 @@ TEST(SimBackend, RefusesLatenciesThatAreNoRange) {
 }
 
 /// A released slot whose load is still in flight must not be written by its next owner before that.
-TEST(SimBackend, ALateLoadNeverSeesTheNextOwnerOfItsSlot) {
+TEST(sim_backend, a_late_load_never_sees_the_next_owner_of_its_slot) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     sim_backend sim({.seed = seed});
     const block_file_options options = small_blocks(1);

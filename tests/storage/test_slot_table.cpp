@@ -23,7 +23,7 @@ void fail_write(slot_table& table, const disk_slot& slot) {
   EXPECT_EQ(table.end_store(slot, status::io_error), status::io_error);
 }
 
-TEST(SlotTable, HandsOutEverySlotOnceLowestFirst) {
+TEST(slot_table, hands_out_every_slot_once_lowest_first) {
   slot_table table(3);
   for (std::uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(allocated(table).number, i);
@@ -33,7 +33,7 @@ TEST(SlotTable, HandsOutEverySlotOnceLowestFirst) {
   EXPECT_EQ(table.free_slots(), 0U);
 }
 
-TEST(SlotTable, KeepsAReleasedSlotUntilItsLastLoadEnds) {
+TEST(slot_table, keeps_a_released_slot_until_its_last_load_ends) {
   slot_table table(1);
   const disk_slot slot = stored(table);
   ASSERT_EQ(table.begin_load(slot), status::ok);
@@ -50,7 +50,7 @@ TEST(SlotTable, KeepsAReleasedSlotUntilItsLastLoadEnds) {
   EXPECT_EQ(next.generation, slot.generation + 1);
 }
 
-TEST(SlotTable, KeepsAReleasedSlotUntilItsStoreEnds) {
+TEST(slot_table, keeps_a_released_slot_until_its_store_ends) {
   slot_table table(1);
   const disk_slot slot = allocated(table);
   ASSERT_EQ(table.begin_store(slot), status::ok);
@@ -62,7 +62,7 @@ TEST(SlotTable, KeepsAReleasedSlotUntilItsStoreEnds) {
   EXPECT_EQ(table.free_slots(), 1U);
 }
 
-TEST(SlotTable, ForgivesOneFailedWriteButNotTwoInARow) {
+TEST(slot_table, forgives_one_failed_write_but_not_two_in_a_row) {
   slot_table table(1);
   disk_slot slot = allocated(table);
   fail_write(table, slot);
@@ -84,7 +84,7 @@ TEST(SlotTable, ForgivesOneFailedWriteButNotTwoInARow) {
   EXPECT_EQ(table.quarantined_slots(), 1U);
 }
 
-TEST(SlotTable, QuarantineLastsBeyondRelease) {
+TEST(slot_table, quarantine_lasts_beyond_release) {
   slot_table table(1);
   const disk_slot slot = stored(table);
   ASSERT_EQ(table.begin_load(slot), status::ok);
@@ -98,7 +98,7 @@ TEST(SlotTable, QuarantineLastsBeyondRelease) {
   EXPECT_EQ(table.quarantined_slots(), 1U);
 }
 
-TEST(SlotTable, RefusesHandlesThatItNeverGaveOut) {
+TEST(slot_table, refuses_handles_that_it_never_gave_out) {
   slot_table table(2);
   EXPECT_EQ(table.begin_load({0, 0}), status::not_found);
   EXPECT_EQ(table.begin_store({0, 1}), status::not_found);

@@ -25,13 +25,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 /// A directory that goes with the test.
-class SpillFile : public testing::Test {
+class spill_file_test : public testing::Test {
  protected:
-  SpillFile() {
+  spill_file_test() {
     std::string name = testing::TempDir() + "kvtier-spill-XXXXXX";
     directory_ = ::mkdtemp(name.data());
   }
-  ~SpillFile() override { std::filesystem::remove_all(directory_); }
+  ~spill_file_test() override { std::filesystem::remove_all(directory_); }
 
   path directory_;
 };
@@ -68,7 +68,7 @@ void fragment(const path& directory) {
   }
 }
 
-TEST_F(SpillFile, HasNoNameIsPrivateAndHoldsItsSpace) {
+TEST_F(spill_file_test, has_no_name_is_private_and_holds_its_space) {
   const spill_file file = create_spill_file(directory_, 1 << 20);
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
   struct stat found {};
@@ -82,7 +82,7 @@ TEST_F(SpillFile, HasNoNameIsPrivateAndHoldsItsSpace) {
   EXPECT_EQ(flagged, file.direct);
 }
 
-TEST_F(SpillFile, IsPrivateUnderAnyUmask) {
+TEST_F(spill_file_test, is_private_under_any_umask) {
   const mode_t before = ::umask(0);
   const spill_file file = create_spill_file(directory_, 4096);
   ::umask(before);
@@ -91,26 +91,26 @@ TEST_F(SpillFile, IsPrivateUnderAnyUmask) {
   EXPECT_EQ(found.st_mode & 07777U, 0600U);
 }
 
-TEST_F(SpillFile, RefusesAMissingDirectory) {
+TEST_F(spill_file_test, refuses_a_missing_directory) {
   EXPECT_THAT(refusal(directory_ / "nowhere", 4096),
               AllOf(HasSubstr((directory_ / "nowhere").string()), HasSubstr("create it"),
                     HasSubstr("No such file")));
 }
 
-TEST_F(SpillFile, RefusesAFileInPlaceOfADirectory) {
+TEST_F(spill_file_test, refuses_a_file_in_place_of_a_directory) {
   std::ofstream(directory_ / "file") << "x";
   EXPECT_THAT(refusal(directory_ / "file", 4096),
               AllOf(HasSubstr((directory_ / "file").string()), HasSubstr("not a directory")));
 }
 
-TEST_F(SpillFile, RefusesASymbolicLink) {
+TEST_F(spill_file_test, refuses_a_symbolic_link) {
   std::filesystem::create_directory(directory_ / "real");
   std::filesystem::create_directory_symlink(directory_ / "real", directory_ / "link");
   EXPECT_THAT(refusal(directory_ / "link", 4096),
               AllOf(HasSubstr((directory_ / "link").string()), HasSubstr("symbolic link")));
 }
 
-TEST_F(SpillFile, RefusesADirectoryThatIsNotWritable) {
+TEST_F(spill_file_test, refuses_a_directory_that_is_not_writable) {
   std::filesystem::create_directory(directory_ / "locked");
   ASSERT_EQ(::chmod((directory_ / "locked").c_str(), 0555), 0);
   ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
@@ -125,7 +125,7 @@ TEST_F(SpillFile, RefusesADirectoryThatIsNotWritable) {
                             HasSubstr("Permission denied")));
 }
 
-TEST_F(SpillFile, NamesTheBytesAskedForAndWhatIsFree) {
+TEST_F(spill_file_test, names_the_bytes_asked_for_and_what_is_free) {
   constexpr std::uint64_t exbibyte = std::uint64_t{1} << 60;
   const std::string answer = refusal(directory_, exbibyte);
   EXPECT_THAT(answer, AllOf(HasSubstr(directory_.string()), HasSubstr(std::to_string(exbibyte)),
@@ -133,7 +133,7 @@ TEST_F(SpillFile, NamesTheBytesAskedForAndWhatIsFree) {
 }
 
 /// A file system of its own: 16 MiB, mounted while the test runs.
-class SmallDisk : public SpillFile, public testing::WithParamInterface<std::string> {
+class small_disk_test : public spill_file_test, public testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) {
@@ -169,7 +169,7 @@ class SmallDisk : public SpillFile, public testing::WithParamInterface<std::stri
   bool mounted_ = false;
 };
 
-TEST_P(SmallDisk, GivesBackItsSpaceWhenTheFileDoesNotFit) {
+TEST_P(small_disk_test, gives_back_its_space_when_the_file_does_not_fit) {
   const std::uint64_t before = free_bytes(mount_point_);
   EXPECT_THAT(refusal(mount_point_, std::uint64_t{64} << 20),
               AllOf(HasSubstr(mount_point_.string()), HasSubstr("67108864 bytes"),
@@ -177,7 +177,7 @@ TEST_P(SmallDisk, GivesBackItsSpaceWhenTheFileDoesNotFit) {
   EXPECT_EQ(free_bytes(mount_point_), before);
 }
 
-TEST_P(SmallDisk, GivesBackItsSpaceWhenAllocationFailsHalfWay) {
+TEST_P(small_disk_test, gives_back_its_space_when_allocation_fails_half_way) {
   if (GetParam() != "ext4") {
     GTEST_SKIP() << "statvfs is exact on " << GetParam();
   }
@@ -187,7 +187,7 @@ TEST_P(SmallDisk, GivesBackItsSpaceWhenAllocationFailsHalfWay) {
   EXPECT_EQ(free_bytes(mount_point_), before);
 }
 
-TEST_P(SmallDisk, GivesBackItsSpaceWhenTheBlockFileGoes) {
+TEST_P(small_disk_test, gives_back_its_space_when_the_block_file_goes) {
   const std::uint64_t before = free_bytes(mount_point_);
   backend_kit kit("threads");
   block_file_options options = small_blocks(100);
@@ -204,10 +204,10 @@ TEST_P(SmallDisk, GivesBackItsSpaceWhenTheBlockFileGoes) {
   EXPECT_EQ(free_bytes(mount_point_), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SmallDisk, testing::Values("ext4", "tmpfs"),
+INSTANTIATE_TEST_SUITE_P(kinds, small_disk_test, testing::Values("ext4", "tmpfs"),
                          [](const auto& kind) { return kind.param; });
 
-TEST(BlockFileOptions, AreCheckedBeforeAnythingIsTaken) {
+TEST(block_file_options, are_checked_before_anything_is_taken) {
   backend_kit kit("threads");
   auto message = [&](const auto& change) -> std::string {
     block_file_options options = small_blocks(2);

@@ -7,7 +7,7 @@
 namespace kvtier::storage {
 namespace {
 
-class Transfer : public testing::Test {
+class transfer_test : public testing::Test {
  protected:
   queued_io make(io_kind kind) {
     return {1,
@@ -22,7 +22,7 @@ class Transfer : public testing::Test {
   std::array<std::byte, 100> bytes_{};
 };
 
-TEST_F(Transfer, AsksAgainForTheRestOfAShortOne) {
+TEST_F(transfer_test, asks_again_for_the_rest_of_a_short_one) {
   queued_io io = make(io_kind::write);
   EXPECT_FALSE(take_answer(io, 30));
   EXPECT_EQ(io.rest(), bytes_.data() + 30);
@@ -35,7 +35,7 @@ TEST_F(Transfer, AsksAgainForTheRestOfAShortOne) {
   EXPECT_EQ(end->transferred, 100U);
 }
 
-TEST_F(Transfer, AsksAgainAfterInterruptions) {
+TEST_F(transfer_test, asks_again_after_interruptions) {
   queued_io io = make(io_kind::read);
   EXPECT_FALSE(take_answer(io, -EINTR));
   EXPECT_FALSE(take_answer(io, -EAGAIN));
@@ -43,7 +43,7 @@ TEST_F(Transfer, AsksAgainAfterInterruptions) {
   EXPECT_EQ(take_answer(io, 100)->outcome, status::ok);
 }
 
-TEST_F(Transfer, EndsWithTheErrorAndWhatMovedBefore) {
+TEST_F(transfer_test, ends_with_the_error_and_what_moved_before) {
   queued_io io = make(io_kind::write);
   EXPECT_FALSE(take_answer(io, 64));
   const auto end = take_answer(io, -ENOSPC);
@@ -53,7 +53,7 @@ TEST_F(Transfer, EndsWithTheErrorAndWhatMovedBefore) {
   EXPECT_EQ(end->transferred, 64U);
 }
 
-TEST_F(Transfer, NothingMovedIsAnErrorAndNeverALoop) {
+TEST_F(transfer_test, nothing_moved_is_an_error_and_never_a_loop) {
   queued_io read = make(io_kind::read);
   EXPECT_EQ(take_answer(read, 0)->error_number, ENODATA);
   queued_io write = make(io_kind::write);
