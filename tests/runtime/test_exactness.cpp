@@ -40,7 +40,9 @@ config make_config(const split& how, std::uint32_t block_tokens, std::uint64_t s
   if (how.host_blocks_of_64 > 0) {
     options.device_memory +=
         3 * std::max<std::uint64_t>(block_tokens, 64) * options.shape.token_bytes();
-    options.host_memory = how.host_blocks_of_64 * block + mib / 2;
+    // And five extents for what passes through host memory on its way to disk and back.
+    options.host_memory =
+        std::max(how.host_blocks_of_64, 6 * std::max(1u, block_tokens / 64)) * block + mib / 2;
   }
   if (how.disk) {
     options.disks.push_back(
