@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <regex>
 #include <utility>
 
 #include "runtime/kvtier.hpp"
@@ -96,19 +95,23 @@ class runtime_log {
 };
 
 /// The runtime speaks of "config.device_memory" where the user wrote --device-memory.
-std::string in_flags(const std::string& text) {
-  static const std::regex field(R"(config\.[a-z]+(_[a-z]+)*|kv_cap_bytes)");
-  std::string result;
-  auto rest = text.begin();
-  for (std::sregex_iterator match(text.begin(), text.end(), field), end; match != end; ++match) {
-    const auto name = (*match)[0].str();
-    auto flag = name == "kv_cap_bytes" ? "device_memory" : name.substr(name.find('.') + 1);
+std::string in_flags(std::string text) {
+  constexpr std::string_view config_prefix = "config.";
+  constexpr std::string_view device_cap = "kv_cap_bytes";
+  if (const auto at = text.find(device_cap); at != std::string::npos) {
+    text.replace(at, device_cap.size(), "--device-memory");
+  }
+  for (auto at = text.find(config_prefix); at != std::string::npos;
+       at = text.find(config_prefix, at)) {
+    const auto begin = at + config_prefix.size();
+    const auto end =
+        std::min(text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_", begin), text.size());
+    auto flag = text.substr(begin, end - begin);
     flag = flag == "disks" ? "disk" : flag;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    result.append(rest, (*match)[0].first).append("--").append(flag);
-    rest = (*match)[0].second;
+    text.replace(at, end - at, "--" + flag);
   }
-  return result.append(rest, text.end());
+  return text;
 }
 
 /// Everything that opening refuses is about a flag, the model or the machine it was given.
