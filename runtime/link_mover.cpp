@@ -55,13 +55,14 @@ void link_mover::run_copy(const extent& what, direction way, const done_callback
       }
     }
     (up ? h2d_bytes_ : d2h_bytes_) += what.blocks * sizes_.block_bytes;
+    // `done` last, here and below: whoever waits for it may destroy the mover.
     device_.notify(order, [done, &queue] {
-      done(status::ok);
       queue.ended();
+      done(status::ok);
     });
   } catch (const gpu::device_error&) {
-    done(status::lost);
     queue.ended();
+    done(status::lost);
   }
 }
 
@@ -137,8 +138,8 @@ void link_mover::block_done(const std::shared_ptr<disk_transfer>& transfer, stat
                  .layer = sizes_.layer_of(transfer->what->lane)});
   }
   release_track(transfer->way, transfer->track);
-  transfer->done(transfer->outcome.load());
   (in ? read_queue_ : write_queue_).ended();
+  transfer->done(transfer->outcome.load());
 }
 
 std::uint32_t link_mover::claim_track(direction way) {

@@ -620,10 +620,9 @@ void tier_manager::lose(extent& what, std::string cause) {
 // The queue of completions.
 
 void tier_manager::push(completion done) {
-  {
-    const std::lock_guard guard(queue_mutex_);
-    queue_.push_back(done);
-  }
+  // Notified under the lock: once the completion is taken, the destructor may be next.
+  const std::lock_guard guard(queue_mutex_);
+  queue_.push_back(done);
   queued_.notify_one();
 }
 
