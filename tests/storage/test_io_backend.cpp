@@ -229,11 +229,13 @@ TEST_P(io_backend_test, the_destructor_ends_everything) {
   auto kit = make_kit({.queue_depth = 2, .threads = 2});
   SKIP_WITHOUT(*kit);
   const int fd = kit->make_file(1 << 20);
-  std::vector<std::byte> bytes(1 << 16);
-  result_collector results;
   constexpr std::size_t count = 200;
+  constexpr std::size_t length = 1 << 16;
+  std::vector<std::byte> bytes(count * length);  // two requests at once must not share a buffer
+  result_collector results;
   for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(kit->io().submit(transfer(io_kind::read, fd, 0, bytes, results.record(i))),
+    const auto part = std::span(bytes).subspan(i * length, length);
+    ASSERT_EQ(kit->io().submit(transfer(io_kind::read, fd, 0, part, results.record(i))),
               status::ok);
   }
   kit->destroy_backend();
