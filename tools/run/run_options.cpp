@@ -219,6 +219,7 @@ config make_config(const run_options& options, const decoder::model_config& mode
   settings.max_sequences_per_step = options.max_batch;
   settings.threads = options.threads;
   settings.host_device.threads = options.threads;
+  settings.host_device.poison = false;  // a batch job waits where it must; tests poison
   settings.seed = options.seed;
   set_tiers(options, job, settings);
   return settings;
