@@ -50,8 +50,9 @@ endfunction()
 
 # kvtier_test(name SOURCES ... LINK ... LABELS ...): a GoogleTest binary, each case a ctest of its own. Its
 # folder is a label too: `ctest -L tests/cpu`.
+# WHOLE: one ctest for the binary, for suites whose cases share an expensive set-up.
 function(kvtier_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "WHOLE" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   kvtier_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gmock GTest::gtest_main)
@@ -63,10 +64,15 @@ function(kvtier_test name)
     endif()
     add_dependencies(concurrent_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 300)
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}"
              OUTPUT_VARIABLE folder)
+  if(TEST_WHOLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${folder};${TEST_LABELS}" TIMEOUT 600)
+    return()
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 300)
   # Not among the PROPERTIES above: gtest_discover_tests loses all but the first entry of a list.
   file(CONFIGURE OUTPUT ${name}_labels.cmake @ONLY CONTENT [=[
 if(@name@_TESTS)
