@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -12,9 +13,22 @@ namespace {
 
 using nlohmann::json;
 
+/// Looks no deeper than `levels`: nlohmann writes a value recursively, and what a line holds can be
+/// nested deep enough to exhaust the stack.
+bool nested_deeper_than(const json& value, int levels) {
+  return value.is_structured() &&
+         (levels == 0 || std::any_of(value.begin(), value.end(), [levels](const json& inner) {
+            return nested_deeper_than(inner, levels - 1);
+          }));
+}
+
 /// As error texts show a value: JSON, cut where it gets long.
 std::string shown(const json& value) {
   constexpr std::size_t longest = 40;
+  constexpr int deepest = 20;
+  if (nested_deeper_than(value, deepest)) {
+    return fmt::format("an {} of more than {} levels", value.type_name(), deepest);
+  }
   auto text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > longest) {
     text.resize(longest - 3);
@@ -67,7 +81,7 @@ std::string read_prompt(const json& object, prompt_line& out) {
   const auto prompt = object.find("prompt");
   const auto ids = object.find("prompt_token_ids");
   if ((prompt == object.end()) == (ids == object.end())) {
-    return fmt::format("{} \"prompt\" and \"prompt_token_ids\"; give exactly one of them",
+    return fmt::format("{} of \"prompt\" and \"prompt_token_ids\"; give exactly one of them",
                        prompt == object.end() ? "neither" : "both");
   }
   if (ids != object.end()) {

@@ -129,6 +129,16 @@ std::unique_ptr<runtime> open_runtime(const config& settings) {
   }
 }
 
+/// Whether two paths lead to one file, be it there already or yet to be made.
+bool same_file(const std::string& first, const std::string& second) {
+  const auto place = [](const std::string& path) {
+    std::error_code none;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+  };
+  std::error_code none;
+  return std::filesystem::equivalent(first, second, none) || place(first) == place(second);
+}
+
 /// Two flags that name one file would overwrite each other's work.
 void check_files_differ(const run_options& options) {
   const std::array<std::pair<std::string_view, const std::string*>, 4> files = {
@@ -140,9 +150,8 @@ void check_files_differ(const run_options& options) {
     for (std::size_t j = i + 1; j < files.size(); ++j) {
       const auto& [first_flag, first] = files[i];
       const auto& [second_flag, second] = files[j];
-      std::error_code none;
-      const auto same = *first == *second || std::filesystem::equivalent(*first, *second, none);
-      if (same && !first->empty() && *first != "-") {
+      const auto are_files = !first->empty() && *first != "-" && !second->empty() && *second != "-";
+      if (are_files && same_file(*first, *second)) {
         throw usage_error(fmt::format("{}: '{}' is what {} names too; give each its own file",
                                       second_flag, *second, first_flag));
       }

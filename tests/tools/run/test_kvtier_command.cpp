@@ -178,6 +178,7 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--io magic", "--io"},
       {"--json", "--output"},
       {"--output in.jsonl", "--input"},
+      {"--output new.json --trace ./new.json", "--trace: './new.json'"},
       {"--output nowhere/out", "--output: cannot write 'nowhere/out'"},
       {"--trace nowhere/trace", "nowhere/trace"},
       {"--metrics nowhere/metrics", "--metrics"},

@@ -54,6 +54,14 @@ TEST(read_prompts, ignores_other_keys) {
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","answer":[{"deep":null}]})"), IsEmpty());
 }
 
+TEST(read_prompts, refuses_values_too_deep_to_show) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(problem(deep), HasSubstr("an array of more than 20 levels is not an object"));
+  EXPECT_THAT(problem("{\"id\":" + deep + "}"), HasSubstr("\"id\" is an array of more than"));
+  EXPECT_THAT(problem("{\"id\":1,\"prompt\":" + deep + "}"), HasSubstr("\"prompt\" is an array"));
+  EXPECT_THAT(problem("{\"id\":1,\"prompt\":\"x\",\"other\":" + deep + "}"), IsEmpty());
+}
+
 TEST(read_prompts, says_what_is_wrong_and_what_would_be_right) {
   EXPECT_THAT(problem("{\"id\": \"a\", \"prompt\": "), HasSubstr("not JSON at byte"));
   EXPECT_THAT(problem("[1]"), HasSubstr("[1] is not an object"));
