@@ -21,7 +21,7 @@ struct kv_shape {
   std::uint32_t kv_heads = 0;  ///< divides query_heads; at most 8 query heads per KV head
   std::uint32_t head_dim = 0;  ///< 64, 128 or 256
   element_type element = element_type::bf16;
-  std::vector<layer_kind> kinds;  ///< per layer; empty = all full
+  std::vector<layer_kind> kinds = {};  ///< per layer; empty = all full
 
   constexpr std::uint32_t group() const noexcept { return query_heads / kv_heads; }
   layer_kind kind(std::uint32_t layer) const { return kinds.empty() ? layer_kind{} : kinds[layer]; }

@@ -213,8 +213,8 @@ void runtime::state::notify_device(gpu::stream& order, std::function<void()> bod
     const std::lock_guard guard(callbacks_mutex);
     ++callbacks;
   }
-  device->notify(order, [this, body = std::move(body)] {
-    body();
+  device->notify(order, [this, body = std::move(body)]() mutable {
+    std::exchange(body, nullptr)();  // what it holds goes before the destructor may go on
     const std::lock_guard guard(callbacks_mutex);
     --callbacks;
     callbacks_done.notify_all();
