@@ -69,7 +69,11 @@ tier_manager::~tier_manager() {
 // Admission.
 
 status tier_manager::commit(const lock_type&, std::uint64_t blocks) {
-  const auto total = std::accumulate(capacity_.begin(), capacity_.end(), std::uint64_t{0});
+  auto total = std::accumulate(capacity_.begin(), capacity_.end(), std::uint64_t{0});
+  if (disk_failed_) {
+    // What lies there stays readable; nothing more goes there.
+    total -= capacity_[index(tier::disk)] - assigned_[index(tier::disk)];
+  }
   const auto held = std::accumulate(assigned_.begin(), assigned_.end(), std::uint64_t{0});
   if (blocks > total) {
     return status::rejected;

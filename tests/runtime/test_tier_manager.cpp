@@ -181,6 +181,12 @@ TEST(tier_manager, three_failed_writes_close_the_disk_and_lose_nothing) {
                 all[i]->host.state == copy_state::valid);
     parts.release(all[i]);
   }
+  parts.drain();
+  auto lock = parts.tiers.lock();
+  const std::uint64_t left = parts.tiers.capacity(tier::device) + parts.tiers.capacity(tier::host);
+  EXPECT_EQ(parts.tiers.commit(lock, left + 1), status::rejected) << "the disk counts no more";
+  EXPECT_EQ(parts.tiers.commit(lock, left), status::ok);
+  parts.tiers.recommit(lock, left, 0);
 }
 
 TEST(tier_manager, a_failed_read_is_lost_and_says_so) {
