@@ -30,7 +30,7 @@ struct config {
 
   // Tiers. Caps cover KV slots, staging rings and metadata; weights and activations are outside.
   gpu::device_kind device = gpu::device_kind::automatic;
-  std::uint64_t device_memory = 0;  ///< bytes
+  std::uint64_t device_memory = 0;  ///< bytes; too few are refused with the least that works
   std::uint64_t host_memory = 0;    ///< bytes; 0 = no host tier
   std::vector<disk_config> disks;   ///< needs a host tier
   std::string io = "auto";          ///< io backend: auto, uring or threads
@@ -39,11 +39,11 @@ struct config {
   std::uint32_t block_tokens = 64;  ///< a power of two, 16 to 1024
   std::uint32_t group_heads =
       0;                       ///< KV heads per head group; 0 = all heads of a layer in one group
-  std::uint32_t sinks = 64;    ///< first tokens that stay on the device
-  std::uint32_t window = 256;  ///< last tokens that stay on the device
+  std::uint32_t sinks = 64;    ///< a sequence's first tokens, which leave the device last
+  std::uint32_t window = 256;  ///< no effect yet; of the others the newest leave last anyway
 
   // Attention.
-  selector_config selector;                 ///< for offloaded tokens of layers that are not dense
+  selector_config selector;                 ///< for offloaded tokens of full, not dense layers
   std::vector<std::uint32_t> dense_layers;  ///< these always use `full`
   std::uint32_t host_query_tokens = 8;   ///< up to so many new tokens per sequence the host attends
                                          ///< its rows; more are streamed through the device ring
@@ -54,11 +54,14 @@ struct config {
   // Resources of the host process.
   std::uint32_t threads = 0;        ///< compute threads; 0 = affinity and cgroup quota
   std::vector<std::uint32_t> cpus;  ///< pin compute threads to these; empty = no pinning
-  std::uint64_t seed = 0;
-  gpu::host_device_options host_device;  ///< how the host device plays a GPU
+  std::uint64_t seed = 0;           ///< no effect yet: nothing is drawn
+  /// How the host device plays a GPU. `poison`, on by default, finds missing waits but writes every
+  /// destination twice: turn it off where speed counts.
+  gpu::host_device_options host_device;
 
-  trace_sink* trace = nullptr;  ///< not owned, outlives the runtime; null = no trace
-  log_callback log;             ///< empty = silent
+  /// Not owned, outlives the runtime; null = no trace. runtime/trace_writer.hpp writes files.
+  trace_sink* trace = nullptr;
+  log_callback log;  ///< empty = silent
 };
 
 }  // namespace kvtier

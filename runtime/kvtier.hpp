@@ -85,7 +85,9 @@ struct step_request {
   std::uint32_t tokens = 1;  ///< new tokens, at least 1
 };
 
-/// Activations of one layer, device pointers, rows of all requests one after another.
+/// Activations of one layer, device pointers, rows of all requests one after another (in the order
+/// of begin_step; `tokens` is their sum). Read and written in the order of the stream that attend
+/// is given, so they may be reused on that stream without waiting.
 struct attend_io {
   const void* q = nullptr;  ///< [tokens][query_heads][head_dim], shape.element
   const void* k = nullptr;  ///< [tokens][kv_heads][head_dim], shape.element
@@ -96,7 +98,8 @@ struct attend_io {
 };
 
 /// A step that was admitted: everything that all layers can need is reserved. Move-only; destroying
-/// it without `end` abandons it: the sequences keep their old length. Used from one thread.
+/// it without `end` abandons it: the sequences keep their old length. Used from one thread. Must
+/// not outlive its sequences, its stream or its runtime.
 class step {
  public:
   struct state;
@@ -113,13 +116,14 @@ class step {
 
   /// Appends k and v of `layer` and attends q over the whole context, causally. Layers in order,
   /// each once, all on the same stream (else rejected). `io.o` is written in the order of `stream`;
-  /// the call may block while host rows and disk tiles are attended, and does not wait for `io.o`.
-  /// Returns lost or io_error (see `lost`), after which the step can only be destroyed; rejected
-  /// for arguments out of order.
+  /// where tokens are offloaded the call may block until `q` is there and host rows and disk tiles
+  /// are attended; it does not wait for `io.o`. Returns lost (see `lost()`) or io_error (the device
+  /// failed; the reason goes to the log), after which the step can only be destroyed; rejected for
+  /// null pointers (but `lse`) or arguments out of order, and nothing has changed then.
   status attend(std::uint32_t layer, const attend_io& io, gpu::stream& stream);
 
-  /// Makes the new tokens part of their sequences. All layers must have been attended (else
-  /// rejected, and the step is abandoned). Does not wait for `stream`.
+  /// Makes the new tokens part of their sequences. All layers must have been attended, else
+  /// rejected: attend the others, or destroy the step. Does not wait for `stream`.
   status end();
 
   /// Set after attend returned lost.
@@ -155,15 +159,16 @@ class runtime final : public metrics_source {
   /// A sequence that shares `parent`'s first `tokens` tokens and grows on its own (copy on write).
   /// `tokens` is the parent's length, or a smaller multiple of fork_alignment() whose
   /// sliding-window blocks are still held. rejected otherwise (the reason goes to the log); retry
-  /// when there is no room now.
+  /// when there is no room now. Waits for the copy of a tail that cannot be shared.
   status fork(const sequence& parent, std::uint64_t tokens, const sequence_options& options,
               sequence* out);
   /// max(block_tokens, 64).
   std::uint32_t fork_alignment() const noexcept;
 
   /// Reserves everything that all layers of the step can need, or returns retry (nothing is
-  /// touched, but room is being made: call again, see wait_for_room) or rejected (can never be
-  /// placed).
+  /// touched, but room is being made: call again, see wait_for_room), rejected (can never be
+  /// placed, more than max_tokens, or a sequence that is in a step already) or lost (tokens of a
+  /// sequence cannot be read back). The reason of the last two goes to the log.
   status begin_step(std::span<const step_request> requests, step* out);
   /// Blocks until some transfer has completed since the last call, at most `timeout`.
   void wait_for_room(std::chrono::milliseconds timeout);
@@ -173,9 +178,11 @@ class runtime final : public metrics_source {
   std::uint32_t max_step_tokens(std::uint32_t sequences, std::uint64_t context) const;
 
   /// Moves everything of an idle sequence that may move out of device memory (host first, then
-  /// disk); returns at once. The next step uses it where it lies.
+  /// disk); returns at once. The next step uses it where it lies. rejected while the sequence is in
+  /// a step; retry when some of it found no room below.
   status demote(const sequence& target);
 
+  /// Lives as long as the runtime: its streams, events and buffers must go before.
   gpu::device& device() noexcept;
   const kv_shape& shape() const noexcept;
   std::string_view io_backend_name() const noexcept;
