@@ -40,7 +40,7 @@ struct config {
   std::uint32_t group_heads =
       0;                       ///< KV heads per head group; 0 = all heads of a layer in one group
   std::uint32_t sinks = 64;    ///< a sequence's first tokens, which leave the device last
-  std::uint32_t window = 256;  ///< no effect yet; of the others the newest leave last anyway
+  std::uint32_t window = 256;  ///< its last tokens, likewise
 
   // Attention.
   selector_config selector;                 ///< for offloaded tokens of full, not dense layers

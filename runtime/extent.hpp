@@ -55,7 +55,8 @@ struct extent {
   std::uint32_t blocks = 0;      ///< blocks that have slots; grows until sealed
   std::uint32_t references = 0;  ///< sequences that contain it
   std::uint32_t plan_pins = 0;   ///< steps between begin and end that plan with its home
-  std::uint64_t stamp = 0;       ///< placement's: larger is hotter
+  bool kept = false;        ///< holds sinks or the window of a sequence: leaves the device last
+  std::uint64_t stamp = 0;  ///< placement's: larger is hotter
 
   // Physical state.
   memory_copy device, host;

@@ -126,7 +126,8 @@ status plan_step(runtime::state& owner, std::span<const step_request> requests,
     target.in_step = true;
   }
   for (const sequence_plan& plan : *plans) {
-    touch_plan(tiers, lock, owner.sizes, owner.options.sinks, plan);
+    touch_plan(tiers, lock, owner.sizes,
+               {.sinks = owner.options.sinks, .window = owner.options.window}, plan);
     pin_plan(tiers, lock, plan);
   }
   return status::ok;

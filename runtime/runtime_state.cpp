@@ -103,15 +103,22 @@ tier_budget divide_caps(const config& options, const geometry& sizes, std::uint3
   const std::uint64_t row = staging_pool::area_bytes(options.shape, 1024) / 1024;
   const std::uint64_t least = std::uint64_t{options.host_query_tokens} * options.shape.query_heads;
   budget.staging_areas = staging_areas;
-  budget.staging_rows =
-      static_cast<std::uint32_t>(std::min(wanted, std::max(least, options.host_memory / 64 / row)));
-  const std::uint64_t staging =
-      staging_areas * staging_pool::area_bytes(options.shape, budget.staging_rows);
   const std::uint64_t per_slot = metadata_bytes_per_slot(sizes);
   budget.metadata_bytes = per_slot * (std::uint64_t{budget.device_slots} + disk_slots);
+  const std::uint64_t slot = sizes.slot_bytes + per_slot;
+  const std::uint64_t least_slots = (disk_slots > 0 ? 5 : 1) * extent_slots;
+  const auto overhead = [&](std::uint64_t rows) {
+    return budget.metadata_bytes +
+           staging_areas *
+               staging_pool::area_bytes(options.shape, static_cast<std::uint32_t>(rows));
+  };
+  std::uint64_t rows = std::min(wanted, std::max(least, options.host_memory / 64 / row));
+  if (options.host_memory < overhead(rows) + least_slots * slot) {
+    rows = least;  // so that the least that is asked for below is enough
+  }
+  budget.staging_rows = static_cast<std::uint32_t>(rows);
   budget.host_slots = static_cast<std::uint32_t>(
-      slots_or_throw("host_memory", options.host_memory, staging + budget.metadata_bytes,
-                     sizes.slot_bytes + per_slot, (disk_slots > 0 ? 5 : 1) * extent_slots));
+      slots_or_throw("host_memory", options.host_memory, overhead(rows), slot, least_slots));
   budget.metadata_bytes += per_slot * budget.host_slots;
   if (disk_slots > 0) {
     // Reads and extents that pass through: an eighth, at least 3 extents, at most 64 MiB.
@@ -173,11 +180,13 @@ runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
   links =
       std::make_unique<link_mover>(sizes, memory, *device, *d2h, *h2d, disk.get(), options.trace);
   tiers = std::make_unique<tier_manager>(
-      tier_manager_options{.device_slots = budget.device_slots,
-                           .host_slots = budget.host_slots,
-                           .disk_slots = disk == nullptr ? 0 : disk->slot_count(),
-                           .transit_slots = budget.transit_slots,
-                           .blocks_per_extent = sizes.blocks_per_extent},
+      tier_manager_options{
+          .device_slots = budget.device_slots,
+          .host_slots = budget.host_slots,
+          .disk_slots = disk == nullptr ? 0 : disk->slot_count(),
+          .transit_slots = budget.transit_slots,
+          .blocks_per_extent = sizes.blocks_per_extent,
+          .warn = [this](const std::string& text) { log(log_level::warning, text); }},
       *links, make_lru_placement());
   host = std::make_unique<host_attention>(sizes, memory, arena);
 }

@@ -96,24 +96,30 @@ bool device_copies_ready(const geometry& sizes, const sequence::state& target) {
 }
 
 void touch_plan(tier_manager& tiers, const tier_manager::lock_type& lock, const geometry& sizes,
-                std::uint32_t sinks, const sequence_plan& plan) {
+                const residency_wish& wish, const sequence_plan& plan) {
   // Newest tokens of all lanes are equally hot, so go through time in the outer loop.
   std::uint64_t most = 0;
   for (const lane_extents& held : plan.target->lanes) {
     most = std::max<std::uint64_t>(most, held.end());
   }
-  const std::uint64_t sink_extents = (sinks + sizes.extent_tokens - 1) / sizes.extent_tokens;
+  const std::uint64_t sink_extents =
+      std::min(most, (wish.sinks + sizes.extent_tokens - 1) / sizes.extent_tokens);
+  const std::uint64_t last = plan.position + plan.tokens;
+  const std::uint64_t window_first = last > wish.window ? last - wish.window : 0;
   const auto touch = [&](std::uint64_t from, std::uint64_t to) {
     for (std::uint64_t number = from; number < to; ++number) {
       for (const lane_extents& held : plan.target->lanes) {
         if (number >= held.first && number < held.end()) {
-          tiers.touch(lock, *held.extents[number - held.first]);
+          extent& entry = *held.extents[number - held.first];
+          entry.kept =
+              number < sink_extents || entry.first_token + sizes.extent_tokens > window_first;
+          tiers.touch(lock, entry);
         }
       }
     }
   };
   touch(sink_extents, most);
-  touch(0, std::min(sink_extents, most));
+  touch(0, sink_extents);
 }
 
 void pin_plan(tier_manager& tiers, const tier_manager::lock_type& lock, const sequence_plan& plan) {

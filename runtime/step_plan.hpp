@@ -53,10 +53,16 @@ sequence_plan make_plan(const geometry& sizes, const memory_tiers& memory,
 /// Whether all extents whose home is the device are there by now.
 bool device_copies_ready(const geometry& sizes, const sequence::state& target);
 
+/// Which tokens of a sequence shall stay on the device while others can go.
+struct residency_wish {
+  std::uint64_t sinks = 0;   ///< first tokens
+  std::uint64_t window = 0;  ///< last tokens, the new ones included
+};
+
 /// Touches every extent of the plan, oldest first, so that the coldest of a sequence are its oldest
-/// tokens; sinks last, so that they stay.
+/// tokens; marks those that the wish names as kept.
 void touch_plan(tier_manager& tiers, const tier_manager::lock_type& lock, const geometry& sizes,
-                std::uint32_t sinks, const sequence_plan& plan);
+                const residency_wish& wish, const sequence_plan& plan);
 
 void pin_plan(tier_manager& tiers, const tier_manager::lock_type& lock, const sequence_plan& plan);
 /// The step ended: homes may change again.

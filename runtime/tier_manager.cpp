@@ -164,6 +164,13 @@ void tier_manager::set_home(extent& what, tier home) {
   pursue(what);
 }
 
+/// Sinks and windows of sequences go only when nothing else is left.
+extent* tier_manager::coldest_on_device() {
+  extent* coldest = placement_->victim(
+      tier::device, [](const extent& entry) { return movable(entry) && !entry.kept; });
+  return coldest != nullptr ? coldest : placement_->victim(tier::device, movable);
+}
+
 bool tier_manager::make_host_room(std::uint64_t blocks) {
   while (room(tier::host) < blocks) {
     extent* coldest = placement_->victim(tier::host, movable);
@@ -192,7 +199,7 @@ status tier_manager::prepare(const lock_type&, std::uint64_t blocks) {
     return status::rejected;
   }
   while (room(tier::device) < blocks) {
-    extent* coldest = placement_->victim(tier::device, movable);
+    extent* coldest = coldest_on_device();
     if (coldest == nullptr || !place_below(*coldest)) {
       return status::retry;
     }
@@ -203,7 +210,7 @@ status tier_manager::prepare(const lock_type&, std::uint64_t blocks) {
 void tier_manager::balance(const lock_type&) {
   if (past(tier::device, options_.high_watermark, 0)) {
     while (past(tier::device, options_.low_watermark, 0)) {
-      extent* coldest = placement_->victim(tier::device, movable);
+      extent* coldest = coldest_on_device();
       if (coldest == nullptr || !place_below(*coldest)) {
         break;
       }
@@ -597,8 +604,14 @@ void tier_manager::complete_spill(extent& what, status outcome) {
   }
   ++counters_.spill_failures;
   drop_disk(what);
-  if (++what.spill_failures >= max_spill_failures) {
+  if (++what.spill_failures >= max_spill_failures && !disk_failed_) {
     disk_failed_ = true;
+    if (options_.warn) {
+      options_.warn(
+          "writing an extent to disk failed " + std::to_string(max_spill_failures) + " times (" +
+          std::string(to_string(outcome)) +
+          "); the disk tier takes no more. Check the drive and the space behind config.disks");
+    }
   }
   // The host copy is complete and stays; capacity may be exceeded by it, which only means that
   // nothing new is placed in host memory.

@@ -55,6 +55,8 @@ struct tier_manager_options {
   /// `promote` it takes hot ones back.
   double high_watermark = 0.95, low_watermark = 0.85, promote_watermark = 0.75;
   bool own_thread = true;  ///< false: completions wait for pump() (tests)
+  /// Told when the disk refuses writes; called with the manager's lock held. May be empty.
+  std::function<void(const std::string&)> warn = {};
 };
 
 struct tier_manager_counters {
@@ -149,6 +151,7 @@ class tier_manager {
   bool past(tier where, double fraction, std::uint64_t extra) const noexcept;
   void set_home(extent& what, tier home);
   bool place_below(extent& what);
+  extent* coldest_on_device();
   bool make_host_room(std::uint64_t blocks);
   bool settled() const;
 

@@ -99,6 +99,25 @@ std::string missing_feature(kernel_ring& ring) {
   return missing;
 }
 
+/// Whether an operation really comes back: a filter may allow the set-up and forbid io_uring_enter.
+/// Empty when it does.
+std::string refused_round_trip(kernel_ring& ring) {
+  io_uring_sqe* entry = io_uring_get_sqe(ring.get());
+  io_uring_prep_nop(entry);
+  const int submitted = io_uring_submit(ring.get());
+  if (submitted != 1) {
+    return std::string("io_uring_enter: ") + std::strerror(submitted < 0 ? -submitted : EIO);
+  }
+  io_uring_cqe* done = nullptr;
+  __kernel_timespec patience{.tv_sec = 1, .tv_nsec = 0};
+  const int waited = io_uring_wait_cqe_timeout(ring.get(), &done, &patience);
+  if (waited != 0) {
+    return std::string("io_uring_enter: ") + std::strerror(-waited);
+  }
+  io_uring_cqe_seen(ring.get(), done);
+  return {};
+}
+
 /// The memory that is registered with a ring as fixed buffers. Thread-safe.
 class fixed_buffers {
  public:
@@ -373,6 +392,9 @@ std::unique_ptr<io_backend> make_uring_backend(const io_options& options, std::s
   }
   if (std::string missing = missing_feature(*ring); !missing.empty()) {
     return refuse(std::move(missing));
+  }
+  if (std::string refused = refused_round_trip(*ring); !refused.empty()) {
+    return refuse(std::move(refused));
   }
   // A child of fork() must not share the ring with us.
   io_uring_ring_dontfork(ring->get());

@@ -219,6 +219,31 @@ TEST(tier_manager, a_failed_read_is_lost_and_says_so) {
   }
 }
 
+TEST(tier_manager, what_is_kept_leaves_the_device_last) {
+  rig parts(3, 4, 0, 0, 1, 7);
+  std::vector<extent*> all;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    all.push_back(parts.add(100 * (i + 1), 1));
+  }
+  all[0]->kept = true;
+  {
+    auto lock = parts.tiers.lock();
+    EXPECT_EQ(parts.tiers.prepare(lock, 2), status::retry);
+  }
+  EXPECT_EQ(all[0]->home, tier::device) << "the coldest, but kept";
+  EXPECT_EQ(all[1]->home, tier::host);
+  EXPECT_EQ(all[2]->home, tier::host);
+  {
+    auto lock = parts.tiers.lock();
+    EXPECT_EQ(parts.tiers.prepare(lock, 3), status::retry);
+  }
+  EXPECT_EQ(all[0]->home, tier::host) << "nothing else was left";
+  parts.drain();
+  for (extent* entry : all) {
+    parts.release(entry);
+  }
+}
+
 TEST(tier_manager, promises_are_kept_within_the_capacity) {
   rig parts(4, 4, 0, 0, 1, 6);
   auto lock = parts.tiers.lock();

@@ -44,9 +44,9 @@ void add_tier_flags(CLI::App& command, run_options& options) {
   tiers->add_option("--block-tokens", options.block_tokens, "Tokens per block, a power of two")
       ->check(CLI::Range(16U, 1024U))
       ->capture_default_str();
-  tiers->add_option("--sinks", options.sinks, "First tokens that stay on the device")
+  tiers->add_option("--sinks", options.sinks, "First tokens, which leave the device last")
       ->capture_default_str();
-  tiers->add_option("--window", options.window, "Last tokens that stay on the device")
+  tiers->add_option("--window", options.window, "Last tokens, which leave the device last")
       ->capture_default_str();
 }
 
@@ -95,7 +95,7 @@ void add_job_flags(CLI::App& command, run_options& options) {
   batch->add_option("--threads", options.threads, "Compute threads; 0 = all this process may use")
       ->check(CLI::Range(0U, 4096U))
       ->capture_default_str();
-  batch->add_option("--seed", options.seed, "Seed of everything that is drawn")
+  batch->add_option("--seed", options.seed, "Seed of what is drawn (exact selectors draw nothing)")
       ->capture_default_str();
 }
 
