@@ -3,21 +3,13 @@
 
 #include <filesystem>
 
+#include "tests/support/runtime_kit.hpp"
 #include "tests/support/toy_engine.hpp"
 
 namespace kvtier {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-
-kv_shape small_shape() {
-  return {.layers = 3,
-          .query_heads = 4,
-          .kv_heads = 2,
-          .head_dim = 64,
-          .element = element_type::fp32,
-          .kinds = {{}, {.window = 40}, {}}};
-}
 
 struct split {
   const char* name;
@@ -28,7 +20,7 @@ struct split {
 
 config make_config(const split& how, std::uint32_t block_tokens, std::uint64_t seed) {
   config options;
-  options.shape = small_shape();
+  options.shape = test::small_shape();
   options.device = gpu::device_kind::host;
   options.block_tokens = block_tokens;
   options.ring_buffer_blocks = std::max(1u, 64 / block_tokens);
