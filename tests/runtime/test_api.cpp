@@ -104,6 +104,7 @@ TEST(api, forks_share_bytes_and_grow_apart) {
   test::toy_sequence parent, whole, part;
   ASSERT_EQ(target->create_sequence({.max_tokens = 300}, &parent.handle), status::ok);
   ASSERT_EQ(engine.run({{.target = &parent, .tokens = 150}}), status::ok);
+  engine.settle();
   const std::uint64_t before = target->stats().device.bytes;
   ASSERT_EQ(target->fork(parent.handle, 128, {.max_tokens = 300}, &part.handle), status::ok);
   EXPECT_EQ(target->stats().device.bytes, before) << "whole extents are shared";

@@ -34,6 +34,8 @@ class toy_engine {
   /// Checks only every n-th query token of a step (the reference is quadratic).
   void check_every(std::uint32_t n) { check_every_ = n; }
   std::uint64_t retries() const { return retries_; }
+  /// Waits until the device is done with all steps so far and has let go of what they pinned.
+  void settle() { stream_->synchronize(); }
 
   /// Fills `count` values of the vector `kind` ('q', 'k' or 'v') of a token in a layer.
   void fill(char kind, std::uint64_t token, std::uint64_t position, std::uint32_t layer,
