@@ -25,7 +25,8 @@ class matmul_context {
     bool bias;
     bool accumulate;
     bool parallel;  ///< over OpenMP's threads; a primitive remembers their number
-    auto operator<=>(const shape&) const = default;
+    // A false alarm of clang-tidy 14 about the 0 that the compiler compares with.
+    auto operator<=>(const shape&) const = default;  // NOLINT(modernize-use-nullptr)
   };
   const dnnl::inner_product_forward& primitive(const shape& key);
   /// Layout in which the weights of a layer are kept for all row counts.
