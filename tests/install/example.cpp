@@ -37,6 +37,6 @@ int main() {
   }
   stream->synchronize();
   std::cout << context.length() << " tokens, " << engine->stats().host.bytes
-            << " bytes offloaded\n";
+            << " bytes of host memory in use\n";
   return good ? 0 : 1;
 }
