@@ -2,6 +2,7 @@
 
 #include <hwloc.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +24,9 @@ using topology_handle = std::unique_ptr<hwloc_topology, topology_deleter>;
 /// Null where hwloc cannot look at the machine (no /sys, for example).
 topology_handle load_hwloc() {
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) {
+  // Without /sys hwloc finds nothing and says so on stderr, which is the host process's.
+  if (access("/sys/devices/system/cpu/cpu0/topology", R_OK) != 0 ||
+      hwloc_topology_init(&raw) != 0) {
     return nullptr;
   }
   topology_handle handle(raw);
