@@ -17,6 +17,7 @@
 #include <random>
 #include <vector>
 
+#include "bench/timing.hpp"
 #include "cpu/cpu.hpp"
 #include "gpu/gpu.hpp"
 
@@ -24,22 +25,12 @@ namespace {
 
 namespace cpu = kvtier::cpu;
 namespace gpu = kvtier::gpu;
+using kvtier::bench::median;
+using kvtier::bench::seconds_of;
 
 constexpr gpu::attention_shape shape{kvtier::element_type::bf16, 128, 8, 4, 64};
 constexpr std::size_t query_heads = std::size_t{shape.kv_heads} * shape.group;
 constexpr int repeats = 9;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Runs both in turn and reports the device's rate of `amount` (bytes or operations, in units of
 /// 1e9).

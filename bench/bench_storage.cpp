@@ -21,29 +21,20 @@
 #include <thread>
 #include <vector>
 
+#include "bench/timing.hpp"
 #include "storage/aligned_buffer.hpp"
 #include "storage/block_file.hpp"
 
 namespace {
 
 using kvtier::status;
+using kvtier::bench::median;
+using kvtier::bench::seconds_of;
 using namespace kvtier::storage;
 
 constexpr std::size_t pass_bytes = std::size_t{96} << 20;
 constexpr std::uint32_t depth = 16;  // blocks at once; each is two transfers, of payload and header
 constexpr int repeats = 5;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::filesystem::path bench_directory() {
   const char* chosen = std::getenv("KVTIER_BENCH_DIR");

@@ -10,14 +10,12 @@
 /// homes. *Physical*: copies and slots follow as transfers complete. A transfer that is late delays
 /// a reader, it never changes what is read from where.
 ///
-/// | transfer | ends ok                   | ends in failure |
-/// |----------|---------------------------|--------------------------------------------------------|
-/// | demote   | host valid, checksums in  | host slots freed; device copy stays; extent lost if it
-/// | |          | RAM; table decides on     | was its only way down (device failure) | | promote  |
-/// device valid              | device slots freed; home := host                       | | spill |
-/// disk valid                | disk slots freed; home := host; after 3 the disk tier  | | | | takes
-/// no more                                          | | fetch    | host valid (verified)     |
-/// extent lost, with the cause                            |
+/// How each transfer ends, ok or in failure; afterwards the table decides again:
+/// - demote: host copy valid, its checksums in RAM. Failure: host slots freed, the extent is lost.
+/// - promote: device copy valid. Failure: device slots freed, home := host.
+/// - spill: disk copy valid. Failure: disk slots freed and tried again; after three failures of an
+///   extent the disk tier takes no more and home := host.
+/// - fetch: host copy valid, verified. Failure: the extent is lost, with the cause.
 #pragma once
 
 #include <array>

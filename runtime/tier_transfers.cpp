@@ -1,6 +1,5 @@
 // The tier manager's physical half: what the residency table starts, and what completions do.
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "runtime/extent_view.hpp"

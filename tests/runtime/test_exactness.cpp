@@ -52,9 +52,6 @@ class exactness : public testing::TestWithParam<std::tuple<split, std::uint32_t>
 TEST_P(exactness, prefill_in_chunks_then_decode) {
   const auto& [how, block_tokens] = GetParam();
   config options = make_config(how, block_tokens, 7);
-  options.log = [](log_level, std::string_view text) {
-    std::printf("log: %.*s\n", static_cast<int>(text.size()), text.data());
-  };
   const auto engine_runtime = runtime::open(options);
   test::toy_engine engine(*engine_runtime, 1, 2e-5);
   engine.check_every(37);
