@@ -15,7 +15,8 @@ bool cpu_runs_avx512_bf16() {
 #ifdef KVTIER_HAVE_AVX512_BF16
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512bf16");
+         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif

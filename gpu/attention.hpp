@@ -85,11 +85,43 @@ struct attend_args {
   std::span<const attend_work> works;
 };
 
-/// Merges the device partial with the host's scaled sums of the same rows, exactly:
+/// How well one merged row is known.
+struct row_report {
+  float error_bound = 0.0f;     ///< 95 % bound of |o^ - o| / |o|; 0 = exact, NaN = nothing is known
+  float shrink = 0.0f;          ///< beta, the share of the correction that was applied; 0 if exact
+  float terms = 0.0f;           ///< effective number of terms that carry the bound; 0 if exact
+  std::uint32_t certified = 1;  ///< 0: the bound is a figure, not a certificate, or NaN
+};
+
+/// What the host found out about one row beside its sums; units of den = 1 (sampler.md, 10.8: each
+/// is divided by D0, or D0^2 where it is quadratic).
+struct estimate_scalars {
+  float correction_den = 0.0f;    ///< Cd / D0
+  float spread = 0.0f;            ///< SX / D0^2
+  float terms = 0.0f;             ///< n = SX^2 / SX2, 0 if there are none
+  float share = 0.0f;             ///< SE / D0^2
+  float frozen = 0.0f;            ///< QX / D0^2
+  float frozen_den = 0.0f;        ///< QE / D0^2
+  float carry = 0.0f;             ///< kx
+  std::uint32_t certifiable = 1;  ///< 0: not audited, or codes too coarse
+};
+
+/// The host's sums are an estimate; the merge finishes it.
+struct host_estimate {
+  const estimate_scalars* scalars = nullptr;  ///< [rows], device memory; null = the sums are exact
+  const float* correction = nullptr;          ///< C / D0 [rows][head_dim]
+  const float* cross = nullptr;               ///< A / D0^2 [rows][head_dim]
+  bool unbiased = false;                      ///< Horvitz-Thompson: beta is 1
+};
+
+/// Merges the device partial with the host's scaled sums of the same rows:
 /// o = (e^(lse-M) o_d + e^(scale-M) num) / (e^(lse-M) + e^(scale-M) den), M = max(lse, scale).
 /// `den` may be negative (differences are allowed), the whole denominator may not.
 /// Rows that nobody attended become 0 with lse = -inf. Garbage in empty partials is never
-/// multiplied.
+/// multiplied. With `estimate`, num and den are N0 / D0 and 1, and the merge adds the shrunk
+/// correction, o = (N + beta C) / (D + beta Cd), and bounds its error (`finish` of
+/// tests/golden/sampler/sampler_reference.py). A row with scale = -inf and certifiable = 0 has an
+/// unknown error.
 struct merge_args {
   std::uint32_t rows = 0;  ///< tokens * query heads
   std::uint32_t head_dim = 128;
@@ -99,9 +131,12 @@ struct merge_args {
       nullptr;                      ///< host sums in device memory, natural log [rows]; null = none
   const float* host_den = nullptr;  ///< [rows]
   const float* host_num = nullptr;  ///< [rows][head_dim]
+  host_estimate estimate;           ///< needs host sums
   element_type merged_element = element_type::bf16;
-  void* merged = nullptr;       ///< [rows][head_dim], merged_element
-  float* merged_lse = nullptr;  ///< [rows] natural log, or null
+  void* merged = nullptr;        ///< [rows][head_dim], merged_element
+  float* merged_lse = nullptr;   ///< [rows] natural log, or null
+  row_report* report = nullptr;  ///< [rows] or null; of exact rows unless `estimate` or `unknown`
+  bool unknown = false;          ///< tokens were left out without an estimate: the report is NaN
 };
 
 }  // namespace kvtier::gpu

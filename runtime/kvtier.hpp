@@ -38,11 +38,26 @@ struct lost_error {
 
 /// (token, KV head) rows of full layers, summed over query tokens.
 struct row_counters {
-  std::uint64_t offloaded = 0;  ///< rows that the steps' plans left off the device
-  std::uint64_t loaded = 0;     ///< of these, rows read: counted at the load
+  std::uint64_t offloaded = 0;    ///< rows that the steps' plans left off the device
+  std::uint64_t loaded = 0;       ///< of these, rows read: counted at the load
+  std::uint64_t keys_scored = 0;  ///< exact keys that a selector read to choose (topk), apart
 
   /// loaded / offloaded; 1 when nothing was offloaded.
   double attended_fraction() const noexcept;
+};
+
+/// Error bounds of the merged outputs, over (layer, query head, query token) rows of steps that
+/// use the selector. Counted when the device has finished a layer, so a little after `attend`.
+struct error_counters {
+  std::uint64_t rows = 0;       ///< attended with the selector while tokens were offloaded
+  std::uint64_t certified = 0;  ///< of these, rows whose bound holds as stated
+  double bound_sum = 0.0;       ///< of certified rows: 95 % bounds of |o^ - o| / |o|
+  double bound_max = 0.0;
+  double shrink_sum = 0.0;  ///< of all rows with an estimate: the shrink factor beta
+
+  /// 0 when nothing was sampled; NaN when nothing could be certified.
+  double mean_bound() const noexcept;
+  void add(const error_counters& other) noexcept;
 };
 
 struct sequence_options {
@@ -72,6 +87,8 @@ class sequence {
   std::uint64_t length() const noexcept;
   /// Of all steps of this sequence (a fork starts at zero).
   row_counters rows() const noexcept;
+  /// Likewise; waits for the device to finish the steps that have ended.
+  error_counters errors() const;
 
   state* get() const noexcept { return handle_.get(); }
 
@@ -83,6 +100,9 @@ class sequence {
 struct step_request {
   sequence* target = nullptr;
   std::uint32_t tokens = 1;  ///< new tokens, at least 1
+  /// Attend every offloaded token whatever the selector (how a shared prefix is read). Otherwise
+  /// the selector decides, and `tokens` is limited by max_sampled_tokens.
+  bool exact = false;
 };
 
 /// Activations of one layer, device pointers, rows of all requests one after another (in the order
@@ -95,6 +115,8 @@ struct attend_io {
   void* o = nullptr;        ///< [tokens][query_heads][head_dim], o_element
   element_type o_element = element_type::bf16;
   float* lse = nullptr;  ///< [tokens][query_heads] natural log, or null
+  /// [tokens][query_heads] how well each row is known, or null. Written like `o`.
+  gpu::row_report* report = nullptr;
 };
 
 /// A step that was admitted: everything that all layers can need is reserved. Move-only; destroying
@@ -141,6 +163,8 @@ struct tier_usage {
 struct runtime_stats {
   tier_usage device, host, disk;  ///< slots in use, rings and metadata included
   row_counters rows;              ///< of all sequences
+  error_counters errors;          ///< of all sequences
+  std::uint64_t index_bytes = 0;  ///< token indexes in use; inside `host`
   std::uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
   std::uint64_t h2d_bytes = 0, d2h_bytes = 0;
   std::uint64_t steps = 0, step_retries = 0;
@@ -176,6 +200,10 @@ class runtime final : public metrics_source {
   /// The most new tokens that a step of `sequences` sequences, each of at most `context` tokens,
   /// can have per sequence so that it can always be placed when they are alone; 0 = not even one.
   std::uint32_t max_step_tokens(std::uint32_t sequences, std::uint64_t context) const;
+
+  /// The most new tokens per sequence of a step of `sequences` sequences that uses the selector; 0
+  /// = too many sequences. No limit (the largest number) where the selector draws nothing.
+  std::uint32_t max_sampled_tokens(std::uint32_t sequences) const;
 
   /// Moves everything of an idle sequence that may move out of device memory (host first, then
   /// disk); returns at once. The next step uses it where it lies. rejected while the sequence is in

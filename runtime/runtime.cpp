@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,21 @@ namespace kvtier {
 
 double row_counters::attended_fraction() const noexcept {
   return offloaded == 0 ? 1.0 : static_cast<double>(loaded) / static_cast<double>(offloaded);
+}
+
+double error_counters::mean_bound() const noexcept {
+  if (certified == 0) {
+    return rows == 0 ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+  }
+  return bound_sum / static_cast<double>(certified);
+}
+
+void error_counters::add(const error_counters& other) noexcept {
+  rows += other.rows;
+  certified += other.certified;
+  bound_sum += other.bound_sum;
+  bound_max = std::max(bound_max, other.bound_max);
+  shrink_sum += other.shrink_sum;
 }
 
 // sequence
@@ -37,6 +53,10 @@ std::uint64_t sequence::id() const noexcept { return handle_ == nullptr ? 0 : ha
 std::uint64_t sequence::length() const noexcept { return handle_ == nullptr ? 0 : handle_->length; }
 row_counters sequence::rows() const noexcept {
   return handle_ == nullptr ? row_counters{} : handle_->rows;
+}
+
+error_counters sequence::errors() const {
+  return handle_ == nullptr ? error_counters{} : handle_->errors.read();
 }
 
 // step
@@ -152,6 +172,17 @@ std::uint32_t runtime::max_step_tokens(std::uint32_t sequences, std::uint64_t co
                                             1, spare / (sliding * sequences) * sizes.block_tokens));
   }
   return static_cast<std::uint32_t>(std::min<std::uint64_t>({tokens, context, 1u << 20}));
+}
+
+std::uint32_t runtime::max_sampled_tokens(std::uint32_t sequences) const {
+  const bool draws = std::any_of(state_->lane_modes.begin(), state_->lane_modes.end(),
+                                 [](attend_mode mode) { return mode == attend_mode::sampled; });
+  if (!draws) {
+    return std::numeric_limits<std::uint32_t>::max();
+  }
+  return sequences == 0
+             ? 0
+             : state_->budget.staging_rows / (sequences * state_->sizes.shape.query_heads);
 }
 
 status runtime::demote(const sequence& target) {

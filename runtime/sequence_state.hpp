@@ -5,6 +5,7 @@
 #include <deque>
 #include <vector>
 
+#include "runtime/error_ledger.hpp"
 #include "runtime/geometry.hpp"
 #include "runtime/kvtier.hpp"
 #include "runtime/tier_manager.hpp"
@@ -36,6 +37,7 @@ struct sequence::state {
   std::uint64_t promised_blocks = 0;  ///< committed to the tier manager and not yet held
   bool in_step = false;
   row_counters rows;
+  error_ledger errors;
   std::vector<lane_extents> lanes;
 };
 

@@ -17,6 +17,7 @@ namespace kvtier {
 enum class attend_mode : std::uint8_t {
   exact,    ///< every visible token
   ignored,  ///< selector `none`
+  sampled,  ///< by the token selector
 };
 
 /// Tokens [first_token, last_token) of one extent that lies below the device.

@@ -1,10 +1,10 @@
+#include "lsh/selector.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 #include <string>
-
-#include "lsh/selector.hpp"
 
 namespace kvtier {
 namespace {
@@ -12,29 +12,65 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(selector, every_known_name_survives_the_round_trip) {
-  for (const std::string name : {"full", "none"}) {
-    EXPECT_EQ(to_string(parse_selector(name)), name);
+TEST(selector, every_text_survives_the_round_trip) {
+  for (const std::string text :
+       {"full", "none", "topk:budget=0.02", "topk:budget=1",
+        "sketch:budget=0.02,bits=2,estimator=shrink", "sketch:budget=0.000001,bits=1,estimator=ht",
+        "sketch:budget=0.999999,bits=2,estimator=ht",
+        "sketch:budget=0.1,bits=1,estimator=shrink"}) {
+    EXPECT_EQ(to_string(parse_selector(text)), text);
   }
-  EXPECT_EQ(parse_selector("full").kind, selector_kind::full);
-  EXPECT_EQ(parse_selector("none").kind, selector_kind::none);
+}
+
+TEST(selector, options_have_defaults_and_any_order) {
+  EXPECT_EQ(parse_selector("sketch"), parse_selector("sketch:budget=0.02,bits=2,estimator=shrink"));
+  EXPECT_EQ(parse_selector("sketch:estimator=ht,budget=5e-1"),
+            parse_selector("sketch:budget=0.5,bits=2,estimator=ht"));
+  EXPECT_EQ(parse_selector("topk").budget_ppm, 20'000U);
 }
 
 TEST(selector, default_is_the_exact_one) { EXPECT_EQ(to_string(selector_config{}), "full"); }
 
-TEST(selector, unknown_name_is_refused_with_the_text_and_the_known_ones) {
-  for (const std::string name : {"", "Full", "full ", "fullx", "topk"}) {
-    try {
-      parse_selector(name);
-      FAIL() << "accepted \"" << name << '"';
-    } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr('"' + name + '"'), HasSubstr("full none")));
-    }
+void expect_refusal(const std::string& text, const std::string& part, const std::string& remedy) {
+  try {
+    parse_selector(text);
+    FAIL() << "accepted \"" << text << '"';
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr('"' + text + '"'), HasSubstr(part), HasSubstr(remedy)));
   }
 }
 
-TEST(selector, value_outside_the_enumeration_is_refused) {
-  EXPECT_THROW(to_string(selector_config{static_cast<selector_kind>(200)}), std::invalid_argument);
+TEST(selector, unknown_kind_is_refused_with_the_text_and_the_known_ones) {
+  for (const std::string text : {"", "Full", "full ", "fullx", "lsh", ":budget=1"}) {
+    expect_refusal(text, "the kind", "full none topk sketch");
+  }
+}
+
+TEST(selector, bad_options_are_refused_with_their_place) {
+  expect_refusal("full:", "\"\"", "name=value");
+  expect_refusal("full:budget=1", "\"budget\"", "none");
+  expect_refusal("topk:bits=2", "\"bits\"", "budget");
+  expect_refusal("sketch:", "\"\"", "name=value");
+  expect_refusal("sketch:budget=0.1,", "\"\"", "name=value");
+  expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator");
+  expect_refusal("sketch:bits=2,bits=1", "\"bits\"", "twice");
+  expect_refusal("sketch:bits=3", "\"3\"", "1 nor 2");
+  expect_refusal("sketch:bits=", "\"\"", "1 nor 2");
+  expect_refusal("sketch:estimator=best", "\"best\"", "shrink ht");
+  for (const std::string budget :
+       {"0", "-0.1", "1.1", "nan", "inf", "", "2%", "0.02x", "0.0000004", "1e400"}) {
+    expect_refusal("sketch:budget=" + budget, '"' + budget + '"', "0.02");
+  }
+}
+
+TEST(selector, value_outside_an_enumeration_is_refused) {
+  selector_config selector;
+  selector.kind = static_cast<selector_kind>(200);
+  EXPECT_THROW(to_string(selector), std::invalid_argument);
+  selector.kind = selector_kind::sketch;
+  selector.estimator = static_cast<estimator_kind>(200);
+  EXPECT_THROW(to_string(selector), std::invalid_argument);
 }
 
 }  // namespace
