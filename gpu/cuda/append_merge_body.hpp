@@ -9,6 +9,7 @@
 #include "gpu/cuda/kernel_args.hpp"
 #include "gpu/cuda/plain_body.hpp"
 #include "gpu/cuda/portable.hpp"
+#include "gpu/finish_estimate.hpp"
 
 namespace kvtier::gpu::kernels {
 
@@ -35,6 +36,93 @@ template <class Lane> KVTIER_DEVICE void append_body(const Lane& lane, const app
   }
 }
 
+template <class Lane> KVTIER_DEVICE float warp_sum(const Lane& lane, float x) {
+  KVTIER_UNROLL
+  for (int m = 16; m > 0; m >>= 1) {
+    x += lane.shuffle_xor(x, m);
+  }
+  return x;
+}
+
+/// A row whose host sums are an estimate: the shares of device and host sum to 1. Names as in
+/// finish_estimate.hpp. The vectors are read twice: the second time from cache.
+template <class Lane> class estimated_row {
+ public:
+  KVTIER_DEVICE estimated_row(const Lane& lane, const merge_args& a, std::uint64_t row,
+                              float device_share, float host_share)
+      : lane_(lane),
+        host_(a.estimate.scalars[row]),
+        first_(row * a.head_dim),
+        head_dim_(a.head_dim),
+        device_(device_share),
+        h_(host_share),
+        out_(a.out + first_),
+        num_(a.host_num + first_),
+        correction_(a.estimate.correction + first_),
+        cross_(a.estimate.cross + first_) {}
+
+  /// Stores the row and gives its report; `growth` is what the denominator is multiplied by.
+  template <element_type Element>
+  KVTIER_DEVICE row_report finish(bool unbiased, void* merged, float& growth) const {
+    row_error_terms<float> terms = {};
+    float cross = 0.0f;
+    for (std::uint32_t d = lane_.thread() % warp_lanes; d < head_dim_; d += warp_lanes) {
+      const point at = look(d);
+      terms.bias2 += at.bias * at.bias;
+      terms.o0_distance2 += at.distance * at.distance;
+      cross += cross_[d] * at.distance;
+    }
+    terms.bias2 = warp_sum(lane_, terms.bias2);
+    terms.o0_distance2 = warp_sum(lane_, terms.o0_distance2);
+    terms.variance = term_variance(host_, h_, warp_sum(lane_, cross), terms.o0_distance2);
+    terms.beta = shrink_factor(host_, h_, terms.bias2, terms.variance, unbiased);
+    growth = 1.0f + terms.beta * h_ * host_.correction_den;
+    terms.final_share = h_ / growth;
+    const float step = terms.beta / growth;
+    float final_cross = 0.0f;
+    float final_distance2 = 0.0f;
+    for (std::uint32_t d = lane_.thread() % warp_lanes; d < head_dim_; d += warp_lanes) {
+      const point at = look(d);
+      const float value = at.o0 + step * at.bias;
+      const float distance = at.distance + step * at.bias;
+      final_cross += cross_[d] * distance;
+      final_distance2 += distance * distance;
+      terms.out2 += value * value;
+      lane_.template store<Element>(merged, first_ + d, value);
+    }
+    terms.out2 = warp_sum(lane_, terms.out2);
+    terms.final_variance = term_variance(host_, terms.final_share, warp_sum(lane_, final_cross),
+                                         warp_sum(lane_, final_distance2));
+    return report_row(host_, h_, terms, unbiased);
+  }
+
+ private:
+  /// One dimension.
+  struct point {
+    float o0;
+    float distance;  // o0 - oh
+    float bias;      // T
+  };
+
+  KVTIER_DEVICE point look(std::uint32_t d) const {
+    const float oh = num_[d];
+    const float od = device_ > 0.0f ? out_[d] : 0.0f;  // an empty partial may hold anything
+    const float o0 = device_ * od + h_ * oh;
+    return {o0, device_ * (od - oh), h_ * (correction_[d] - host_.correction_den * o0)};
+  }
+
+  const Lane& lane_;
+  const estimate_scalars host_;
+  const std::uint64_t first_;
+  const std::uint32_t head_dim_;
+  const float device_;
+  const float h_;
+  const float* out_;
+  const float* num_;
+  const float* correction_;
+  const float* cross_;
+};
+
 /// One warp per row.
 template <element_type Element, class Lane>
 KVTIER_DEVICE void merge_body(const Lane& lane, const merge_args& a) {
@@ -50,21 +138,38 @@ KVTIER_DEVICE void merge_body(const Lane& lane, const merge_args& a) {
   const float base = top == minus_infinity ? 0.0f : top;
   const float device_weight = lane.exp(device - base);
   const float host_weight = lane.exp(host - base);
-  const float total = device_weight + (host_weight > 0.0f ? host_weight * a.host_den[row] : 0.0f);
-  for (std::uint32_t d = self; d < a.head_dim; d += warp_lanes) {
-    const std::uint64_t at = row * a.head_dim + d;
-    float value = 0.0f;
-    if (device_weight > 0.0f) {  // an empty partial may hold anything
-      value += device_weight * a.out[at];
+  const bool estimated = a.estimate.scalars != nullptr && host != minus_infinity;
+  float total = device_weight;
+  row_report report;
+  if (estimated) {
+    total += host_weight;
+    float growth = 1.0f;
+    report = estimated_row<Lane>(lane, a, row, device_weight / total, host_weight / total)
+                 .template finish<Element>(a.estimate.unbiased, a.merged, growth);
+    total *= growth;
+  } else {
+    total += host_weight > 0.0f ? host_weight * a.host_den[row] : 0.0f;
+    for (std::uint32_t d = self; d < a.head_dim; d += warp_lanes) {
+      const std::uint64_t at = row * a.head_dim + d;
+      float value = 0.0f;
+      if (device_weight > 0.0f) {  // an empty partial may hold anything
+        value += device_weight * a.out[at];
+      }
+      if (host_weight > 0.0f) {
+        value += host_weight * a.host_num[at];
+      }
+      lane.template store<Element>(a.merged, at, total > 0.0f ? value / total : 0.0f);
     }
-    if (host_weight > 0.0f) {
-      value += host_weight * a.host_num[at];
+    if (a.estimate.scalars != nullptr && a.estimate.scalars[row].certifiable == 0) {
+      report = unknown_row();
     }
-    lane.template store<Element>(a.merged, at, total > 0.0f ? value / total : 0.0f);
   }
   lane.sync_warp();  // every lane has read lse, which merged_lse may be
   if (self == 0 && a.merged_lse != nullptr) {
     a.merged_lse[row] = total > 0.0f ? top + lane.log(total) : minus_infinity;
+  }
+  if (self == 0 && a.report != nullptr) {
+    a.report[row] = a.unknown ? unknown_row() : report;
   }
 }
 

@@ -101,6 +101,12 @@ kernels::merge_args merge_arguments(const merge_args& args) {
     require_present(args.host_den, "host_den, while host_scale is given,");
     require_present(args.host_num, "host_num, while host_scale is given,");
   }
+  if (args.estimate.scalars != nullptr) {
+    require_present(args.host_scale, "host_scale, while estimate.scalars is given,");
+    require_present(args.estimate.correction,
+                    "estimate.correction, while estimate.scalars is given,");
+    require_present(args.estimate.cross, "estimate.cross, while estimate.scalars is given,");
+  }
   kernels::merge_args call;
   call.rows = args.rows;
   call.head_dim = args.head_dim;
@@ -109,8 +115,11 @@ kernels::merge_args merge_arguments(const merge_args& args) {
   call.host_scale = args.host_scale;
   call.host_den = args.host_den;
   call.host_num = args.host_num;
+  call.estimate = args.estimate;
   call.merged = args.merged;
   call.merged_lse = args.merged_lse;
+  call.report = args.report;
+  call.unknown = args.unknown;
   return call;
 }
 

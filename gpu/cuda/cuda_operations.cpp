@@ -165,8 +165,8 @@ void cuda_device::launch_attention(const attend_args& args, const attention_plan
 
 void cuda_device::merge(const merge_args& args, stream& order) {
   const kernels::merge_args call = merge_arguments(args);
-  const std::uint64_t bytes =
-      std::uint64_t{args.rows} * args.head_dim * sizeof(float) * (args.host_scale ? 2 : 1);
+  const std::uint64_t inputs = !args.host_scale ? 1 : !args.estimate.scalars ? 2 : 4;
+  const std::uint64_t bytes = std::uint64_t{args.rows} * args.head_dim * sizeof(float) * inputs;
   enqueue(order, "merge", bytes, [&](cudaStream_t on) {
     context_->check(kernels::launch_merge(args.merged_element, call, on), "launching merge");
   });

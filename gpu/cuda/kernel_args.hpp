@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/element.hpp"
+#include "gpu/attention.hpp"
 
 namespace kvtier::gpu::kernels {
 
@@ -128,8 +129,11 @@ struct merge_args {
   const float* host_scale = nullptr;  ///< null = no host sums
   const float* host_den = nullptr;
   const float* host_num = nullptr;
+  host_estimate estimate;  ///< only with host sums
   void* merged = nullptr;
-  float* merged_lse = nullptr;  ///< may be null
+  float* merged_lse = nullptr;   ///< may be null
+  row_report* report = nullptr;  ///< may be null
+  bool unknown = false;          ///< the reports are those of unknown rows
 };
 
 }  // namespace kvtier::gpu::kernels

@@ -84,6 +84,50 @@ std::uint64_t check_works(const attend_args& args) {
   return tokens;
 }
 
+/// Memory that an operation reads or writes.
+struct memory_part {
+  const void* at;
+  std::size_t bytes;
+  const char* name;
+};
+
+std::vector<memory_part> merge_results(const merge_args& args) {
+  const std::size_t rows = args.rows;
+  std::vector<memory_part> parts = {
+      {args.merged, rows * args.head_dim * element_bytes(args.merged_element), "merged"}};
+  if (args.merged_lse != nullptr) {
+    parts.push_back({args.merged_lse, rows * sizeof(float), "merged_lse"});
+  }
+  if (args.report != nullptr) {
+    parts.push_back({args.report, rows * sizeof(row_report), "report"});
+  }
+  return parts;
+}
+
+/// Throws where an estimate lacks what it needs.
+std::vector<memory_part> merge_inputs_of(const merge_args& args) {
+  const std::size_t rows = args.rows;
+  const std::size_t values = rows * args.head_dim * sizeof(float);
+  std::vector<memory_part> parts = {{args.out, values, "out"},
+                                    {args.lse, rows * sizeof(float), "lse"}};
+  if (args.host_scale != nullptr) {
+    parts.push_back({args.host_scale, rows * sizeof(float), "host_scale"});
+    parts.push_back({args.host_den, rows * sizeof(float), "host_den"});
+    parts.push_back({args.host_num, values, "host_num"});
+  }
+  if (args.estimate.scalars != nullptr) {
+    if (args.host_scale == nullptr) {
+      refuse("merge",
+             "host_scale is null while estimate.scalars is given; an estimate belongs to "
+             "host sums");
+    }
+    parts.push_back({args.estimate.scalars, rows * sizeof(estimate_scalars), "estimate.scalars"});
+    parts.push_back({args.estimate.correction, values, "estimate.correction"});
+    parts.push_back({args.estimate.cross, values, "estimate.cross"});
+  }
+  return parts;
+}
+
 }  // namespace
 
 void check_copy(const device_memory& memory, const void* to, const void* from, std::size_t bytes,
@@ -149,32 +193,17 @@ void check_merge(const device_memory& memory, const merge_args& args) {
   if (args.rows == 0) {
     return;
   }
-  const std::size_t rows = args.rows;
-  const std::size_t values = rows * args.head_dim;
-  const std::size_t merged_bytes = values * element_bytes(args.merged_element);
-  struct input {
-    const float* at;
-    std::size_t bytes;
-    const char* name;
-  };
-  std::vector<input> inputs = {{args.out, values * sizeof(float), "out"},
-                               {args.lse, rows * sizeof(float), "lse"}};
-  if (args.host_scale != nullptr) {
-    inputs.push_back({args.host_scale, rows * sizeof(float), "host_scale"});
-    inputs.push_back({args.host_den, rows * sizeof(float), "host_den"});
-    inputs.push_back({args.host_num, values * sizeof(float), "host_num"});
-  }
   device_memory::checker checker(memory, "merge");
-  checker.device_range(args.merged, merged_bytes, "merged");
-  if (args.merged_lse != nullptr) {
-    checker.device_range(args.merged_lse, rows * sizeof(float), "merged_lse");
+  const std::vector<memory_part> results = merge_results(args);
+  for (const memory_part& result : results) {
+    checker.device_range(result.at, result.bytes, result.name);
   }
-  for (const input& in : inputs) {
-    checker.device_range(in.at, in.bytes, in.name);
-    if (overlap(in.at, in.bytes, args.merged, merged_bytes) ||
-        (args.merged_lse != nullptr &&
-         overlap(in.at, in.bytes, args.merged_lse, rows * sizeof(float)))) {
-      refuse("merge", std::string(in.name) + " overlaps the results");
+  for (const memory_part& input : merge_inputs_of(args)) {
+    checker.device_range(input.at, input.bytes, input.name);
+    for (const memory_part& result : results) {
+      if (overlap(input.at, input.bytes, result.at, result.bytes)) {
+        refuse("merge", std::string(input.name) + " overlaps the results");
+      }
     }
   }
 }

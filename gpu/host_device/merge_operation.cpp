@@ -1,64 +1,13 @@
 #include "gpu/host_device/merge_operation.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
+
+#include "gpu/finish_estimate.hpp"
+#include "gpu/host_device/merge_row.hpp"
 
 namespace kvtier::gpu {
 namespace {
-
-/// The inputs of consecutive rows; scale, den and num are null without host sums.
-struct merge_inputs {
-  const float* out = nullptr;
-  const float* lse = nullptr;
-  const float* scale = nullptr;
-  const float* den = nullptr;
-  const float* num = nullptr;
-};
-
-/// Weights of the device's and the host's vector in one row, and its log-sum of exponentials.
-struct row_weights {
-  float device = 0.0f;
-  float host = 0.0f;
-  float lse = -std::numeric_limits<float>::infinity();
-};
-
-row_weights weigh(const merge_inputs& in, std::size_t row) {
-  constexpr float nothing = -std::numeric_limits<float>::infinity();
-  const float lse = in.lse[row];
-  const float scale = in.scale != nullptr ? in.scale[row] : nothing;
-  const double top = std::max(lse, scale);
-  if (top == nothing) {
-    return {};
-  }
-  const double device = lse == nothing ? 0.0 : std::exp(lse - top);
-  const double host = scale == nothing ? 0.0 : std::exp(scale - top);
-  const double total = device + (host != 0.0 ? host * double{in.den[row]} : 0.0);
-  if (total == 0.0) {
-    return {};
-  }
-  return {static_cast<float>(device / total), static_cast<float>(host / total),
-          static_cast<float>(top + std::log(total))};
-}
-
-/// Vectors of weight 0 are not touched: they may hold anything.
-void combine(const merge_inputs& in, std::size_t row, std::uint32_t head_dim,
-             const row_weights& weights, float* to) {
-  std::fill_n(to, head_dim, 0.0f);
-  if (weights.device != 0.0f) {
-    const float* out = in.out + row * head_dim;
-    for (std::uint32_t d = 0; d < head_dim; ++d) {
-      to[d] = weights.device * out[d];
-    }
-  }
-  if (weights.host != 0.0f) {
-    const float* num = in.num + row * head_dim;
-    for (std::uint32_t d = 0; d < head_dim; ++d) {
-      to[d] += weights.host * num[d];
-    }
-  }
-}
 
 class merge_operation final : public operation {
  public:
@@ -68,7 +17,9 @@ class merge_operation final : public operation {
   const char* name() const noexcept override { return "merge"; }
 
   std::uint64_t bytes() const noexcept override {
-    const std::uint64_t inputs = args_.host_scale != nullptr ? 2 : 1;
+    const std::uint64_t inputs = args_.host_scale == nullptr         ? 1
+                                 : args_.estimate.scalars == nullptr ? 2
+                                                                     : 4;
     return std::uint64_t{args_.rows} * args_.head_dim *
            (inputs * sizeof(float) + element_bytes(args_.merged_element));
   }
@@ -82,6 +33,9 @@ class merge_operation final : public operation {
     if (args_.merged_lse != nullptr) {
       context_.poison(args_.merged_lse, rows * sizeof(float));
     }
+    if (args_.report != nullptr) {
+      context_.poison(args_.report, rows * sizeof(row_report));
+    }
   }
 
   void finish() override {
@@ -91,7 +45,7 @@ class merge_operation final : public operation {
       std::vector<float> row_values(args_.head_dim);
       const std::size_t end = std::min<std::size_t>(args_.rows, (task + 1) * rows_per_task);
       for (std::size_t row = task * rows_per_task; row < end; ++row) {
-        merge_row(row, row_values.data());
+        merge_one(row, row_values.data());
       }
     });
   }
@@ -99,35 +53,51 @@ class merge_operation final : public operation {
  private:
   void read_early() {
     early_rows_ = (std::size_t{args_.rows} + 1) / 2;
-    const auto keep = [this](std::vector<float>& copy, const float* from, std::size_t width) {
+    const auto keep = [this]<class T>(std::vector<T>& copy, const T* from, std::size_t width) {
       if (from != nullptr) {
         copy.assign(from, from + early_rows_ * width);
       }
       return from != nullptr ? copy.data() : nullptr;
     };
-    early_ = {keep(out_, args_.out, args_.head_dim), keep(lse_, args_.lse, 1),
-              keep(scale_, args_.host_scale, 1), keep(den_, args_.host_den, 1),
-              keep(num_, args_.host_num, args_.head_dim)};
+    const std::size_t width = args_.head_dim;
+    early_ = {keep(out_, late_.out, width),
+              keep(lse_, late_.lse, 1),
+              keep(scale_, late_.scale, 1),
+              keep(den_, late_.den, 1),
+              keep(num_, late_.num, width),
+              keep(scalars_, late_.scalars, 1),
+              keep(correction_, late_.correction, width),
+              keep(cross_, late_.cross, width)};
   }
 
-  void merge_row(std::size_t row, float* values) {
-    const merge_inputs late{args_.out, args_.lse, args_.host_scale, args_.host_den, args_.host_num};
-    const merge_inputs& in = row < early_rows_ ? early_ : late;
-    const row_weights weights = weigh(in, row);
-    combine(in, row, args_.head_dim, weights, values);
+  void merge_one(std::size_t row, float* values) {
+    const merged_row merged = merge_row(row < early_rows_ ? early_ : late_, row, args_.head_dim,
+                                        args_.estimate.unbiased, values);
     const std::size_t bytes = args_.head_dim * element_bytes(args_.merged_element);
     from_float(args_.merged_element, values, static_cast<std::byte*>(args_.merged) + row * bytes,
                args_.head_dim);
     if (args_.merged_lse != nullptr) {
-      args_.merged_lse[row] = weights.lse;
+      args_.merged_lse[row] = merged.lse;
+    }
+    if (args_.report != nullptr) {
+      args_.report[row] = args_.unknown ? unknown_row() : merged.report;
     }
   }
 
   device_context& context_;
   const merge_args args_;
+  const merge_inputs late_{args_.out,
+                           args_.lse,
+                           args_.host_scale,
+                           args_.host_den,
+                           args_.host_num,
+                           args_.estimate.scalars,
+                           args_.estimate.correction,
+                           args_.estimate.cross};
   std::size_t early_rows_ = 0;
   merge_inputs early_;  // of the vectors below
-  std::vector<float> out_, lse_, scale_, den_, num_;
+  std::vector<float> out_, lse_, scale_, den_, num_, correction_, cross_;
+  std::vector<estimate_scalars> scalars_;
 };
 
 }  // namespace

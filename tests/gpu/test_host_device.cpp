@@ -111,6 +111,11 @@ TEST(host_device, refuses_merges_onto_their_inputs) {
   call.merged = values.data();
   call.merged_element = element_type::fp32;
   EXPECT_THROW(device->merge(call, *stream), std::invalid_argument);
+  const auto merged = device->allocate(64 * sizeof(float), memory_use::activation, *stream);
+  call.merged = merged.data();
+  device->merge(call, *stream);
+  call.report = reinterpret_cast<row_report*>(values.data());
+  EXPECT_THROW(device->merge(call, *stream), std::invalid_argument);
 }
 
 TEST(host_device, has_no_native_streams) {

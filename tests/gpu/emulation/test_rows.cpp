@@ -118,16 +118,17 @@ TEST_P(emulated_merge, is_the_documented_sum) {
   }
   std::vector<std::byte> merged(out.size() * element_bytes(element_), std::byte{0xff});
   std::vector<float> merged_lse(merge_rows.size(), nan_value);
-  const merge_args args{static_cast<std::uint32_t>(merge_rows.size()),
-                        head_dim_,
-                        out.data(),
-                        lse.data(),
-                        scale.data(),
-                        den.data(),
-                        num.data(),
-                        element_,
-                        merged.data(),
-                        merged_lse.data()};
+  merge_args args;
+  args.rows = static_cast<std::uint32_t>(merge_rows.size());
+  args.head_dim = head_dim_;
+  args.out = out.data();
+  args.lse = lse.data();
+  args.host_scale = scale.data();
+  args.host_den = den.data();
+  args.host_num = num.data();
+  args.merged_element = element_;
+  args.merged = merged.data();
+  args.merged_lse = merged_lse.data();
   merge(args);
 
   std::vector<float> got(out.size());
