@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
-#include <optional>
 #include <utility>
 
 #include "tools/run/prefix_plan.hpp"
+#include "tools/run/step_choice.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -24,52 +23,6 @@ constexpr std::uint32_t steps_before_growth = 8;
 double seconds_since(steady::time_point begin) {
   return std::chrono::duration<double>(steady::now() - begin).count();
 }
-
-/// Something to admit: a shared prefix or a prompt.
-struct work_item {
-  bool is_prefix = false;
-  std::size_t index = 0;  ///< of the node or the prompt
-};
-
-/// A context that reads its tokens or decodes.
-struct active_context {
-  work_item item;
-  std::size_t prompt = 0;    ///< whose tokens it reads
-  std::uint64_t goal = 0;    ///< tokens to read before it is ready
-  std::uint64_t length = 0;  ///< tokens it holds
-  context_id context = 0;
-  batch_result result;
-
-  bool reading() const { return length < goal; }
-};
-
-/// A step to be tried: contexts by their place in the active list, and their new tokens.
-struct step_choice {
-  struct part {
-    std::size_t active = 0;
-    std::uint32_t tokens = 1;
-  };
-  std::vector<part> parts;
-  std::optional<std::size_t> misfit = {};  ///< a context that no step can take, alone as it may be
-
-  std::uint64_t tokens() const {
-    return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0},
-                           [](std::uint64_t sum, const part& one) { return sum + one.tokens; });
-  }
-
-  /// Halves the contexts, or the tokens of the only one. False if it is down to one token.
-  bool shrink() {
-    if (parts.size() > 1) {
-      parts.resize((parts.size() + 1) / 2);
-      return true;
-    }
-    if (parts.front().tokens > 1) {
-      parts.front().tokens = (parts.front().tokens + 1) / 2;
-      return true;
-    }
-    return false;
-  }
-};
 
 class batch_job {
  public:
@@ -96,18 +49,14 @@ class batch_job {
   void refuse(work_item item, std::string error);
 
   // Steps.
-  step_choice choose_step() const;
-  step_choice fill_step(std::span<const std::size_t> chosen, std::uint64_t budget) const;
   void run_step(const step_choice& wanted);
-  std::vector<step_part> make_parts(const step_choice& choice,
-                                    std::vector<std::int32_t>* tokens) const;
   step_outcome try_step(step_choice* choice);
   void learn_chunk(const step_choice& wanted, const step_choice& taken);
   void apply(const step_choice& choice, const step_outcome& outcome, double seconds,
              const engine_usage& before);
   void fail_step(const step_choice& choice, const step_outcome& outcome);
-  void add_rows(active_context& active) const;
-  void accept_token(active_context& active, std::int32_t token);
+  void add_counts(active_context& active) const;
+  void accept_token(active_context& active, const step_outcome& outcome, std::size_t part);
   void finish(active_context& active, finish_reason reason, std::string error = {});
   void sweep();
 
@@ -149,7 +98,7 @@ batch_job::batch_job(batch_engine& engine, std::span<const batch_prompt> prompts
   for (const auto& prompt : prompts) {
     tokens.push_back(prompt.tokens);
   }
-  plan_ = plan_prefixes(tokens, engine.fork_alignment());
+  plan_ = plan_prefixes(tokens, engine.fork_alignment(), own_tokens(options));
   const auto nodes = plan_.nodes.size();
   parent_of_prompt_ = plan_.node_of_prompt;
   node_context_.assign(nodes, 0);
@@ -190,7 +139,7 @@ batch_progress batch_job::run() {
     if (active_.empty()) {
       continue;
     }
-    const auto choice = choose_step();
+    const auto choice = choose_step(engine_, active_, chunk_);
     if (choice.misfit) {
       auto& active = active_[*choice.misfit];
       finish(active, finish_reason::failed,
@@ -278,7 +227,8 @@ void batch_job::abandon_chain(work_item item) {
 }
 
 /// Whether the device has room for one more context that reads and decodes beside the active ones:
-/// every context keeps its newest, unfinished block there.
+/// every context keeps its newest, unfinished block there, and what is sampled for it passes
+/// through.
 bool batch_job::device_has_room(work_item item) const {
   if (active_.empty()) {
     return true;
@@ -288,7 +238,8 @@ bool batch_job::device_has_room(work_item item) const {
     longest = std::max(longest, final_length(active.item));
   }
   const auto contexts = static_cast<std::uint32_t>(active_.size() + 1);
-  return engine_.max_step_tokens(contexts, longest) >= least_useful_chunk;
+  return engine_.max_step_tokens(contexts, longest) >= least_useful_chunk &&
+         (!options_.question_tokens || engine_.max_sampled_tokens(contexts) > 0);
 }
 
 void batch_job::admit() {
@@ -333,10 +284,15 @@ status batch_job::place(work_item item, active_context* out) {
   if (item.is_prefix) {
     out->prompt = plan_.nodes[item.index].first_prompt;
     out->goal = plan_.nodes[item.index].length;
+    out->exact_goal = out->goal;
   } else {
     out->prompt = item.index;
     out->goal = prompts_[item.index].tokens.size();
+    out->exact_goal = options_.question_tokens
+                          ? out->goal - std::min<std::uint64_t>(out->goal, own_tokens(options_))
+                          : out->goal;
   }
+  out->all_exact = !options_.question_tokens;
   const auto most = final_length(item);
   const auto parent = parent_of(item);
   if (parent != no_prefix && node_context_[parent] != 0) {
@@ -399,79 +355,13 @@ void batch_job::refuse(work_item item, std::string error) {
   callbacks_.finished(item.index, result);
 }
 
-/// All that read, up to the chunk in all; or else all that decode.
-step_choice batch_job::choose_step() const {
-  const auto any_reading =
-      std::any_of(active_.begin(), active_.end(),
-                  [](const active_context& active) { return active.reading(); });
-  std::vector<std::size_t> candidates;
-  for (std::size_t i = 0; i < active_.size(); ++i) {
-    if (active_[i].reading() == any_reading) {
-      candidates.push_back(i);
-    }
-  }
-  // More contexts in a step leave each fewer tokens: take the number that reads most.
-  step_choice best;
-  std::uint64_t best_tokens = 0;
-  for (auto contexts = candidates.size(); contexts > 0; contexts -= (contexts + 3) / 4) {
-    auto choice = fill_step({candidates.data(), contexts}, any_reading ? chunk_ : contexts);
-    if (const auto tokens = choice.tokens(); tokens > best_tokens) {
-      best_tokens = tokens;
-      best = std::move(choice);
-    }
-  }
-  if (best_tokens == 0) {
-    best.misfit = candidates.front();
-  }
-  return best;
-}
-
-/// A step of the first of `chosen` that share `budget` tokens; without parts if it cannot be
-/// placed.
-step_choice batch_job::fill_step(std::span<const std::size_t> chosen, std::uint64_t budget) const {
-  std::uint64_t longest = 0;
-  for (const auto i : chosen) {
-    longest = std::max({longest, active_[i].goal, active_[i].length + 1});
-  }
-  const auto contexts = static_cast<std::uint32_t>(chosen.size());
-  const std::uint64_t most = engine_.max_step_tokens(contexts, longest);
-  step_choice choice;
-  for (std::size_t i = 0; i < chosen.size() && budget > 0 && most > 0; ++i) {
-    const auto& active = active_[chosen[i]];
-    const auto wanted = active.reading() ? active.goal - active.length : 1;
-    const auto tokens = std::min({wanted, most, budget});
-    choice.parts.push_back({chosen[i], static_cast<std::uint32_t>(tokens)});
-    budget -= tokens;
-  }
-  return choice;
-}
-
-/// The parts of a step; `tokens` keeps what they refer to.
-std::vector<step_part> batch_job::make_parts(const step_choice& choice,
-                                             std::vector<std::int32_t>* tokens) const {
-  std::vector<step_part> parts;
-  tokens->clear();
-  tokens->reserve(choice.parts.size());
-  for (const auto& part : choice.parts) {
-    const auto& active = active_[part.active];
-    if (active.reading()) {
-      const std::span<const std::int32_t> all(prompts_[active.prompt].tokens);
-      parts.push_back({active.context, active.length, all.subspan(active.length, part.tokens)});
-    } else {
-      tokens->push_back(active.result.tokens.back());
-      parts.push_back({active.context, active.length, {&tokens->back(), 1}});
-    }
-  }
-  return parts;
-}
-
 /// Asks until the step is taken or refused, making it smaller on the way. `retry` comes back only
 /// when patience ran out or the job is to stop.
 step_outcome batch_job::try_step(step_choice* choice) {
   auto asked_since = steady::now();
   for (;;) {
     std::vector<std::int32_t> tokens;
-    auto outcome = engine_.step(make_parts(*choice, &tokens));
+    auto outcome = engine_.step(make_parts(*choice, prompts_, active_, &tokens));
     if (outcome.outcome == status::retry) {
       if (stopped()) {
         return outcome;
@@ -491,7 +381,7 @@ step_outcome batch_job::try_step(step_choice* choice) {
 
 /// A reading step that had to be made smaller will not fit next time either; later perhaps.
 void batch_job::learn_chunk(const step_choice& wanted, const step_choice& taken) {
-  if (!active_[taken.parts.front().active].reading()) {
+  if (active_[taken.parts.front().active].phase() == context_phase::decoding) {
     return;
   }
   if (taken.tokens() < wanted.tokens()) {
@@ -522,7 +412,7 @@ void batch_job::apply(const step_choice& choice, const step_outcome& outcome, do
   const auto peak = [](std::uint64_t now, std::uint64_t peak_before, std::uint64_t peak_after) {
     return peak_after > peak_before ? peak_after : now;
   };
-  const auto reading = active_[choice.parts.front().active].reading();
+  const auto reading = active_[choice.parts.front().active].phase() != context_phase::decoding;
   (reading ? progress_.prefill_seconds : progress_.decode_seconds) += seconds;
   for (std::size_t i = 0; i < choice.parts.size(); ++i) {
     auto& active = active_[choice.parts[i].active];
@@ -534,23 +424,34 @@ void batch_job::apply(const step_choice& choice, const step_outcome& outcome, do
         std::max(result.host_peak, peak(after.host_bytes, before.host_peak, after.host_peak));
     result.disk_peak =
         std::max(result.disk_peak, peak(after.disk_bytes, before.disk_peak, after.disk_peak));
+    const auto question_is_next = active.phase() == context_phase::reading &&
+                                  active.wanted() == choice.parts[i].tokens && !active.all_exact;
     active.length += choice.parts[i].tokens;
     (reading ? progress_.prefilled_tokens : progress_.decoded_tokens) += choice.parts[i].tokens;
-    if (active.reading()) {
+    if (question_is_next) {
+      active.exact_rows = engine_.rows(active.context);
+    }
+    if (active.length < active.goal) {
       continue;
     }
     if (active.item.is_prefix) {
-      add_rows(active);
+      add_counts(active);
       node_context_[active.item.index] = std::exchange(active.context, 0);
       node_cost_[active.item.index] = result;
       push_children(active.item.index);
     } else {
-      accept_token(active, outcome.next[i]);
+      accept_token(active, outcome, i);
     }
   }
 }
 
-void batch_job::accept_token(active_context& active, std::int32_t token) {
+void batch_job::accept_token(active_context& active, const step_outcome& outcome,
+                             std::size_t part) {
+  const auto token = outcome.next[part];
+  if (callbacks_.token) {
+    const auto vocab = outcome.logits.size() / outcome.next.size();
+    callbacks_.token(active.prompt, token, outcome.logits.subspan(part * vocab, vocab));
+  }
   const auto& stop = options_.stop_tokens;
   if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
     finish(active, finish_reason::stop);
@@ -582,11 +483,21 @@ void batch_job::fail_step(const step_choice& choice, const step_outcome& outcome
   active.result.runtime_fault = !no_room;
 }
 
-/// Adds what the context's own steps counted to what its prefix did.
-void batch_job::add_rows(active_context& active) const {
+/// Adds what the context's own steps counted to what its prefix did. Where a selector is at work
+/// only the steps that used it count.
+void batch_job::add_counts(active_context& active) const {
+  auto& result = active.result;
+  if (!active.all_exact && active.phase() == context_phase::reading) {
+    return;
+  }
   const auto own = engine_.rows(active.context);
-  active.result.rows.offloaded += own.offloaded;
-  active.result.rows.loaded += own.loaded;
+  const auto& before = active.exact_rows;
+  result.rows.add({own.offloaded - before.offloaded, own.loaded - before.loaded,
+                   own.keys_scored - before.keys_scored});
+  // A step that broke may never be reported on; asking would wait for it.
+  if (result.reason != finish_reason::failed) {
+    result.errors = engine_.errors(active.context);
+  }
 }
 
 /// Ends a context; `sweep` reports it.
@@ -594,7 +505,7 @@ void batch_job::finish(active_context& active, finish_reason reason, std::string
   active.result.reason = reason;
   active.result.error = std::move(error);
   if (active.context != 0) {
-    add_rows(active);
+    add_counts(active);
     engine_.release(std::exchange(active.context, 0));
   }
 }
@@ -657,6 +568,10 @@ void batch_job::interrupt() {
 }
 
 }  // namespace
+
+std::uint32_t own_tokens(const batch_options& options) {
+  return std::max(options.question_tokens.value_or(1), 1U);
+}
 
 batch_progress run_batch(batch_engine& engine, std::span<const batch_prompt> prompts,
                          const batch_options& options, const batch_callbacks& callbacks) {

@@ -89,7 +89,10 @@ job_size measure_job(const std::vector<batch_prompt>& prompts, const run_options
     new_tokens += prompt.max_tokens;
     tokens.push_back(prompt.tokens);
   }
-  const auto plan = plan_prefixes(tokens, std::max(options.block_tokens, 64U));
+  batch_options settings;
+  settings.question_tokens = question_tokens_of(options);
+  const auto plan =
+      plan_prefixes(tokens, std::max(options.block_tokens, 64U), own_tokens(settings));
   const auto distinct = distinct_tokens(plan, tokens) + new_tokens;
   std::sort(lengths.rbegin(), lengths.rend());
   lengths.resize(std::min<std::size_t>(lengths.size(), options.max_batch));

@@ -8,24 +8,32 @@ namespace {
 
 using token_lists = std::span<const std::vector<std::int32_t>>;
 
-/// How far two prompts can share: aligned, and short of the last token of both.
-std::size_t shared_tokens(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b,
-                          std::size_t alignment) {
-  if (a.empty() || b.empty()) {
-    return 0;
+using shareable_parts = std::vector<std::span<const std::int32_t>>;
+
+/// What each prompt may share: all but its own last tokens.
+shareable_parts cut_own(token_lists prompts, std::size_t own) {
+  shareable_parts parts;
+  parts.reserve(prompts.size());
+  for (const auto& prompt : prompts) {
+    parts.push_back(std::span(prompt).first(prompt.size() - std::min(prompt.size(), own)));
   }
-  const auto most = std::min(a.size(), b.size()) - 1;
-  const auto stop = a.begin() + static_cast<std::ptrdiff_t>(most);
-  const auto equal =
-      static_cast<std::size_t>(std::mismatch(a.begin(), stop, b.begin()).first - a.begin());
+  return parts;
+}
+
+/// How far two parts are equal, aligned.
+std::size_t shared_tokens(std::span<const std::int32_t> a, std::span<const std::int32_t> b,
+                          std::size_t alignment) {
+  const auto equal = static_cast<std::size_t>(
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   return equal / alignment * alignment;
 }
 
-std::vector<std::size_t> sorted_order(token_lists prompts) {
-  std::vector<std::size_t> order(prompts.size());
+std::vector<std::size_t> sorted_order(const shareable_parts& parts) {
+  std::vector<std::size_t> order(parts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return prompts[a] != prompts[b] ? prompts[a] < prompts[b] : a < b;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::lexicographical_compare(parts[a].begin(), parts[a].end(), parts[b].begin(),
+                                        parts[b].end());
   });
   return order;
 }
@@ -34,16 +42,16 @@ std::vector<std::size_t> sorted_order(token_lists prompts) {
 /// so that the open prefixes form a stack, the longest on top.
 class node_builder {
  public:
-  node_builder(token_lists prompts, std::size_t alignment)
-      : prompts_(prompts), alignment_(alignment) {
+  node_builder(token_lists prompts, std::size_t alignment, std::size_t own)
+      : parts_(cut_own(prompts, own)), alignment_(alignment) {
     plan_.node_of_prompt.assign(prompts.size(), no_prefix);
   }
 
   prefix_plan build() {
-    const auto order = sorted_order(prompts_);
+    const auto order = sorted_order(parts_);
     for (std::size_t i = 0; i < order.size(); ++i) {
       const auto next = i + 1 < order.size()
-                            ? shared_tokens(prompts_[order[i]], prompts_[order[i + 1]], alignment_)
+                            ? shared_tokens(parts_[order[i]], parts_[order[i + 1]], alignment_)
                             : 0;
       if (next > open_length()) {
         open_.push_back(add_node(next));
@@ -81,7 +89,7 @@ class node_builder {
     for (auto& node : plan_.nodes) {
       node.first_prompt = no_prefix;
     }
-    for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+    for (std::size_t prompt = 0; prompt < parts_.size(); ++prompt) {
       auto node = plan_.node_of_prompt[prompt];
       if (node != no_prefix) {
         plan_.nodes[node].prompts.push_back(prompt);
@@ -102,7 +110,7 @@ class node_builder {
     }
   }
 
-  token_lists prompts_;
+  shareable_parts parts_;
   std::size_t alignment_;
   prefix_plan plan_;
   std::vector<std::size_t> open_;
@@ -110,8 +118,8 @@ class node_builder {
 
 }  // namespace
 
-prefix_plan plan_prefixes(token_lists prompts, std::size_t alignment) {
-  return node_builder(prompts, alignment).build();
+prefix_plan plan_prefixes(token_lists prompts, std::size_t alignment, std::size_t own_tokens) {
+  return node_builder(prompts, alignment, own_tokens).build();
 }
 
 std::uint64_t distinct_tokens(const prefix_plan& plan, token_lists prompts) {

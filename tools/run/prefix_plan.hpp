@@ -22,17 +22,18 @@ struct prefix_node {
   std::vector<std::size_t> prompts;   ///< those that fork from here, ascending
 };
 
-/// The forest of shared prefixes: every prompt hangs at the longest shared prefix that leaves it at
-/// least one token of its own (the step over that token gives its logits).
+/// The forest of shared prefixes: every prompt hangs at the longest shared prefix that leaves it
+/// its own last tokens (at least one: the step over it gives the prompt's logits).
 struct prefix_plan {
   std::vector<prefix_node> nodes;
   std::vector<std::size_t> node_of_prompt;  ///< per prompt: its node or no_prefix
 };
 
-/// Finds them. Prompts are token lists; empty ones share nothing. `alignment` >= 1.
-/// O(n log n) comparisons of two prompts each.
-prefix_plan plan_prefixes(std::span<const std::vector<std::int32_t>> prompts,
-                          std::size_t alignment);
+/// Finds them. Prompts are token lists, which keep their last `own_tokens` >= 1 to themselves;
+/// those that are no longer share nothing. `alignment` >= 1. O(n log n) comparisons of two prompts
+/// each.
+prefix_plan plan_prefixes(std::span<const std::vector<std::int32_t>> prompts, std::size_t alignment,
+                          std::size_t own_tokens = 1);
 
 /// Tokens that are read when every shared prefix is read once.
 std::uint64_t distinct_tokens(const prefix_plan& plan,

@@ -1,10 +1,15 @@
 #include "tools/run/result_writer.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
+
+#include "tools/run/answer_measures.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -29,7 +34,31 @@ std::string dump(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+void add_bounds(json& object, const answer_measures& measures) {
+  const auto or_null = [](const std::optional<double>& value) {
+    return value ? json(*value) : json(nullptr);
+  };
+  object["error_bound"] = or_null(measures.error_bound);
+  if (measures.sampled) {
+    object["error_bound_max"] = or_null(measures.error_bound_max);
+    object["certified_fraction"] = measures.certified_fraction;
+    object["mean_shrink"] = or_null(measures.mean_shrink);
+  }
+}
+
 }  // namespace
+
+std::string logits_json(const prompt_line& line, std::span<const std::int32_t> token_ids,
+                        std::span<const float> logits) {
+  const auto vocab = token_ids.empty() ? 0 : logits.size() / token_ids.size();
+  std::string text = fmt::format("{{\"id\":{},\"token_ids\":[{}],\"logits\":[", line.id_json,
+                                 fmt::join(token_ids, ","));
+  for (std::size_t row = 0; row < token_ids.size(); ++row) {
+    fmt::format_to(std::back_inserter(text), "{}[{:.9g}]", row == 0 ? "" : ",",
+                   fmt::join(logits.subspan(row * vocab, vocab), ","));
+  }
+  return text + "]}";
+}
 
 std::string error_json(const prompt_line& line, const std::string& error) {
   json object;
@@ -55,13 +84,14 @@ std::string result_json(const prompt_line& line, const batch_result& result,
   object["shared_tokens"] = result.shared_tokens;
   object["prefill_seconds"] = result.prefill_seconds;
   object["decode_seconds"] = result.decode_seconds;
-  object["attended_fraction"] =
-      result.rows.offloaded == 0
-          ? 1.0
-          : static_cast<double>(result.rows.loaded) / static_cast<double>(result.rows.offloaded);
+  const auto measures = measure_answers(result.rows, result.errors);
+  object["attended_fraction"] = measures.attended_fraction;
+  if (result.rows.keys_scored != 0) {
+    object["keys_scored"] = result.rows.keys_scored;
+  }
   object["peak_bytes"] = {
       {"device", result.device_peak}, {"host", result.host_peak}, {"disk", result.disk_peak}};
-  object["error_bound"] = context.exact ? json(0.0) : json(nullptr);
+  add_bounds(object, measures);
   object["finish_reason"] = to_text(result.reason);
   return dump(object);
 }
@@ -76,7 +106,7 @@ void result_writer::put(std::size_t index, std::string line) {
   }
   if (next_ != first && !out_.flush()) {
     throw std::runtime_error(
-        fmt::format("--output: cannot write '{}'; check that the disk has room", name_));
+        fmt::format("{}: cannot write '{}'; check that the disk has room", flag_, name_));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "runtime/kvtier.hpp"
@@ -141,9 +143,10 @@ bool same_file(const std::string& first, const std::string& second) {
 
 /// Two flags that name one file would overwrite each other's work.
 void check_files_differ(const run_options& options) {
-  const std::array<std::pair<std::string_view, const std::string*>, 4> files = {
+  const std::array<std::pair<std::string_view, const std::string*>, 5> files = {
       {{"--input", &options.input},
        {"--output", &options.output},
+       {"--logits", &options.logits},
        {"--trace", &options.trace},
        {"--metrics", &options.metrics}}};
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -163,16 +166,20 @@ void check_files_differ(const run_options& options) {
 class batch_run {
  public:
   batch_run(const run_options& options, job_input& input, const decoder::tokenizer& words,
-            std::ostream& out, progress_bar& bar)
+            std::ostream& out, std::ostream* logits, progress_bar& bar)
       : options_(options),
         input_(input),
         words_(words),
         bar_(bar),
-        writer_(out, options.output, input.lines.size()) {
+        writer_(out, "--output", options.output, input.lines.size()) {
+    if (logits != nullptr) {
+      logits_writer_.emplace(*logits, "--logits", options.logits, input.lines.size());
+      kept_logits_.resize(input.prompts.size());
+    }
     for (std::size_t i = 0; i < input.lines.size(); ++i) {
       if (!input.lines[i].error.empty()) {
         ++summary_.failed;
-        writer_.put(i, error_json(input.lines[i], input.lines[i].error));
+        put_error(i, input.lines[i].error);
       }
     }
     summary_.lines = input.lines.size();
@@ -185,7 +192,17 @@ class batch_run {
     settings.max_batch = options_.max_batch;
     settings.prefill_chunk = options_.prefill_chunk;
     settings.stop_tokens = model.eos_ids;
+    settings.question_tokens = question_tokens_of(options_);
+    summary_.question_tokens = settings.question_tokens;
     batch_callbacks callbacks;
+    if (logits_writer_) {
+      callbacks.token = [this](std::size_t prompt, std::int32_t token,
+                               std::span<const float> logits) {
+        auto& kept = kept_logits_[prompt];
+        kept.tokens.push_back(token);
+        kept.logits.insert(kept.logits.end(), logits.begin(), logits.end());
+      };
+    }
     callbacks.finished = [this](std::size_t prompt, const batch_result& result) {
       finished(prompt, result);
     };
@@ -211,7 +228,6 @@ class batch_run {
     result_context context;
     context.text = decoder::replace_invalid_utf8(words_.decode(result.tokens));
     context.prompt_tokens = input_.prompts[prompt].tokens.size();
-    context.exact = options_.selector == "full";
     switch (result.reason) {
       case finish_reason::failed:
         ++summary_.failed;
@@ -225,13 +241,35 @@ class batch_run {
     runtime_failed_ = runtime_failed_ || result.runtime_fault;
     summary_.prompt_tokens += context.prompt_tokens;
     summary_.new_tokens += result.tokens.size();
+    summary_.rows.add(result.rows);
+    summary_.errors.add(result.errors);
     writer_.put(line, result_json(input_.lines[line], result, context));
+    put_logits(prompt, result);
+  }
+
+  void put_logits(std::size_t prompt, const batch_result& result) {
+    if (!logits_writer_) {
+      return;
+    }
+    const auto index = input_.line_of_prompt[prompt];
+    const auto& line = input_.lines[index];
+    const auto kept = std::exchange(kept_logits_[prompt], {});
+    logits_writer_->put(index, result.reason == finish_reason::failed
+                                   ? error_json(line, result.error)
+                                   : logits_json(line, kept.tokens, kept.logits));
+  }
+
+  void put_error(std::size_t index, const std::string& error) {
+    writer_.put(index, error_json(input_.lines[index], error));
+    if (logits_writer_) {
+      logits_writer_->put(index, error_json(input_.lines[index], error));
+    }
   }
 
   void fail_rest(const std::string& why) {
     for (std::size_t i = 0; i < input_.lines.size(); ++i) {
       if (!writer_.has(i)) {
-        writer_.put(i, error_json(input_.lines[i], "the job broke off: " + why));
+        put_error(i, "the job broke off: " + why);
       }
     }
   }
@@ -241,6 +279,12 @@ class batch_run {
   const decoder::tokenizer& words_;
   progress_bar& bar_;
   result_writer writer_;
+  struct new_tokens {
+    std::vector<std::int32_t> tokens;
+    std::vector<float> logits;  ///< [tokens][vocabulary]
+  };
+  std::vector<new_tokens> kept_logits_;  ///< per prompt that has not finished
+  std::optional<result_writer> logits_writer_;
   job_summary summary_;
   bool runtime_failed_ = false;
 };
@@ -267,10 +311,11 @@ void fill_summary(job_summary& summary, const run_options& options, const build_
   summary.device_backend = tiers.device().info().backend;
   summary.io_backend = options.disks.empty() ? "" : std::string(tiers.io_backend_name());
   summary.disk_direct = tiers.disk_direct();
-  summary.selector = options.selector;
+  summary.selector = to_string(selector_of(options));
   summary.kv_dtype = options.kv_dtype;
   summary.trace = options.trace;
   summary.metrics = options.metrics;
+  summary.logits = options.logits;
   summary.seed = options.seed;
   summary.kv_bytes = resident_kv_bytes(tiers.shape(), job);
   summary.stats = tiers.stats();
@@ -307,7 +352,10 @@ int run(const run_options& options, const build_facts& facts) {
   auto settings = make_config(options, model_config, job);
 
   const auto trace = open_trace(options.trace);
-  std::ofstream metrics_file, output_file;
+  std::ofstream metrics_file, output_file, logits_file;
+  if (!options.logits.empty()) {
+    logits_file = open_for_writing(options.logits, "--logits");
+  }
   if (!options.metrics.empty()) {
     metrics_file = open_for_writing(options.metrics, "--metrics");
   }
@@ -322,7 +370,8 @@ int run(const run_options& options, const build_facts& facts) {
   const auto tiers = open_runtime(settings);
 
   const interrupt_guard interrupt;
-  batch_run job_run(options, input, *words, options.output == "-" ? std::cout : output_file, bar);
+  batch_run job_run(options, input, *words, options.output == "-" ? std::cout : output_file,
+                    options.logits.empty() ? nullptr : &logits_file, bar);
   {
     runtime_engine engine(*tiers, *model, trace.get(), [&log] { return log.last_error(); });
     job_run.execute(engine, model_config, interrupt);

@@ -14,6 +14,15 @@ namespace {
 
 constexpr std::uint32_t most_u32 = std::numeric_limits<std::uint32_t>::max();
 
+/// CLI11 lets "-1" wrap around to the largest number.
+CLI::Validator whole_number(const std::string& range) {
+  const auto check = [range](const std::string& text) {
+    const auto digits = text.find_first_not_of("0123456789") == std::string::npos;
+    return digits ? std::string() : fmt::format("'{}' is not a whole number from {}", text, range);
+  };
+  return {check, ""};
+}
+
 void add_tier_flags(CLI::App& command, run_options& options) {
   auto* const tiers = command.add_option_group("Tiers");
   tiers->add_option("--device", options.device, "Where attention over resident blocks runs")
@@ -55,9 +64,17 @@ void add_attention_flags(CLI::App& command, run_options& options) {
   attention
       ->add_option(
           "--selector", options.selector,
-          "Which tokens off the device are attended: full = all, exactly (error bound 0); none "
-          "= they are ignored (no error bound)")
-      ->check(CLI::IsMember({"full", "none"}))
+          "Which tokens off the device are attended: full = all, exactly; "
+          "sketch:budget=0.02,bits=2,estimator=shrink = a sample, the rest estimated, with an "
+          "error "
+          "bound; topk:budget=0.02 = those of the largest weights, found by reading every key; "
+          "none = no such token")
+      ->type_name("TEXT")
+      ->capture_default_str();
+  attention
+      ->add_option("--question-tokens", options.question_tokens,
+                   "Last tokens of each prompt that are processed with the selector, as new tokens "
+                   "are; what comes before is read exactly")
       ->capture_default_str();
   attention
       ->add_option("--dense-layers", options.dense_layers,
@@ -95,12 +112,17 @@ void add_job_flags(CLI::App& command, run_options& options) {
   batch->add_option("--threads", options.threads, "Compute threads; 0 = all this process may use")
       ->check(CLI::Range(0U, 4096U))
       ->capture_default_str();
-  batch->add_option("--seed", options.seed, "Seed of what is drawn (exact selectors draw nothing)")
+  batch->add_option("--seed", options.seed, "Seed of what is drawn")
+      ->check(whole_number("0 to 18446744073709551615"))
       ->capture_default_str();
 }
 
 void add_report_flags(CLI::App& command, run_options& options) {
   auto* const report = command.add_option_group("Reports");
+  report
+      ->add_option("--logits", options.logits,
+                   "Write the logits of every new token, one JSON object per prompt, for measuring")
+      ->type_name("FILE");
   report
       ->add_option("--trace", options.trace,
                    "Write a timeline that ui.perfetto.dev and chrome://tracing open")
@@ -180,6 +202,20 @@ kv_shape make_shape(const decoder::model_config& model, element_type element) {
   return shape;
 }
 
+selector_config selector_of(const run_options& options) {
+  try {
+    return parse_selector(options.selector);
+  } catch (const std::invalid_argument& error) {
+    // It names the text: selector "best": ...
+    throw usage_error(fmt::format("--{}", error.what()));
+  }
+}
+
+std::optional<std::uint32_t> question_tokens_of(const run_options& options) {
+  return selector_of(options).kind == selector_kind::full ? std::nullopt
+                                                          : std::optional(options.question_tokens);
+}
+
 std::uint64_t all_resident_bytes(const config& settings, const job_size& job) {
   const auto& shape = settings.shape;
   const std::uint64_t extent = std::max(settings.block_tokens, 64U);
@@ -214,7 +250,7 @@ config make_config(const run_options& options, const decoder::model_config& mode
   settings.block_tokens = options.block_tokens;
   settings.sinks = options.sinks;
   settings.window = options.window;
-  settings.selector = parse_selector(options.selector);
+  settings.selector = selector_of(options);
   settings.dense_layers = parse_index_list(options.dense_layers, model.layers, "--dense-layers");
   settings.max_sequences_per_step = options.max_batch;
   settings.threads = options.threads;

@@ -27,14 +27,22 @@ struct run_options {
   std::string dense_layers;
   std::uint32_t prefill_chunk = 512, max_batch = 32, max_new_tokens = 128;
   std::uint32_t sinks = 64, window = 256, block_tokens = 64;
+  std::uint32_t question_tokens = 64;
   std::uint32_t threads = 0;
   std::uint64_t seed = 0;
-  std::string trace, metrics;
+  std::string trace, metrics, logits;
   bool json = false, quiet = false, verbose = false;
 };
 
 /// Declares the flags on `command`; parsing fills `options`, which must outlive the parser.
 void add_flags(CLI::App& command, run_options& options);
+
+/// --selector. Throws usage_error.
+selector_config selector_of(const run_options& options);
+
+/// --question-tokens as the scheduler takes it: nullopt where the selector is exact. Throws
+/// usage_error.
+std::optional<std::uint32_t> question_tokens_of(const run_options& options);
 
 /// What a job of these prompts needs when every context stays on the device.
 struct job_size {

@@ -10,6 +10,19 @@
 #include "runtime/trace_sink.hpp"
 
 namespace kvtier::run {
+namespace {
+
+/// Steps are of one kind, see context_phase; one token that is read counts as decoded.
+const char* step_name(std::span<const step_part> parts) {
+  const auto reads = std::any_of(parts.begin(), parts.end(),
+                                 [](const step_part& part) { return part.tokens.size() > 1; });
+  if (!reads) {
+    return "decode";
+  }
+  return parts.front().exact ? "prefill" : "question";
+}
+
+}  // namespace
 
 runtime_engine::runtime_engine(runtime& tiers, decoder::model& model, trace_sink* trace,
                                std::function<std::string()> last_error)
@@ -52,7 +65,12 @@ engine_usage runtime_engine::usage() const {
 
 row_usage runtime_engine::rows(context_id context) const {
   const auto rows = contexts_.at(context).rows();
-  return {rows.offloaded, rows.loaded};
+  return {rows.offloaded, rows.loaded, rows.keys_scored};
+}
+
+error_usage runtime_engine::errors(context_id context) const {
+  const auto errors = contexts_.at(context).errors();
+  return {errors.rows, errors.certified, errors.bound_sum, errors.bound_max, errors.shrink_sum};
 }
 
 std::uint32_t runtime_engine::max_step_tokens(std::uint32_t contexts, std::uint64_t length) const {
@@ -69,7 +87,7 @@ step_outcome runtime_engine::step(std::span<const step_part> parts) {
   requests.reserve(parts.size());
   for (const auto& part : parts) {
     requests.push_back(
-        {&contexts_.at(part.context), static_cast<std::uint32_t>(part.tokens.size())});
+        {&contexts_.at(part.context), static_cast<std::uint32_t>(part.tokens.size()), part.exact});
   }
   kvtier::step admitted;
   if (const auto outcome = runtime_.begin_step(requests, &admitted); outcome != status::ok) {
@@ -78,10 +96,8 @@ step_outcome runtime_engine::step(std::span<const step_part> parts) {
   const auto begin = std::chrono::steady_clock::now();
   auto result = forward(parts, admitted);
   if (trace_ != nullptr) {
-    const auto reads = std::any_of(parts.begin(), parts.end(),
-                                   [](const step_part& part) { return part.tokens.size() > 1; });
     trace_->add({.track = "steps",
-                 .name = reads ? "prefill" : "decode",
+                 .name = step_name(parts),
                  .begin = begin,
                  .end = std::chrono::steady_clock::now()});
   }
@@ -127,6 +143,7 @@ step_outcome runtime_engine::forward(std::span<const step_part> parts, kvtier::s
     }
     result.next.push_back(static_cast<std::int32_t>(largest - row));
   }
+  result.logits = logits_;
   return result;
 }
 

@@ -25,6 +25,9 @@ class runtime_engine final : public batch_engine {
   void release(context_id context) override { contexts_.erase(context); }
   std::uint64_t fork_alignment() const override { return runtime_.fork_alignment(); }
   std::uint32_t max_step_tokens(std::uint32_t contexts, std::uint64_t length) const override;
+  std::uint32_t max_sampled_tokens(std::uint32_t contexts) const override {
+    return runtime_.max_sampled_tokens(contexts);
+  }
   /// Throws std::logic_error if the runtime refuses arguments, and what the device throws.
   step_outcome step(std::span<const step_part> parts) override;
   void wait_for_room(std::chrono::milliseconds timeout) override {
@@ -32,6 +35,7 @@ class runtime_engine final : public batch_engine {
   }
   engine_usage usage() const override;
   row_usage rows(context_id context) const override;
+  error_usage errors(context_id context) const override;
 
  private:
   context_id keep(sequence&& made);

@@ -13,11 +13,15 @@ namespace kvtier::run {
 struct job_summary {
   std::string version, isa, model;
   std::string device_name, device_backend, io_backend;
-  std::optional<bool> disk_direct;                 ///< whether O_DIRECT held; nullopt without disks
-  std::string selector, kv_dtype, trace, metrics;  ///< files; empty = none
+  std::optional<bool> disk_direct;  ///< whether O_DIRECT held; nullopt without disks
+  std::string selector, kv_dtype;
+  std::string trace, metrics, logits;            ///< files; empty = none
+  std::optional<std::uint32_t> question_tokens;  ///< nullopt where the selector is exact
   std::uint64_t seed = 0;
   std::uint64_t lines = 0, succeeded = 0, failed = 0, interrupted = 0;
   std::uint64_t prompt_tokens = 0, new_tokens = 0;
+  row_usage rows;      ///< of the results, see batch_result
+  error_usage errors;  ///< of the results
   batch_progress progress;
   double seconds = 0.0;        ///< wall time from the first step to the last
   std::uint64_t kv_bytes = 0;  ///< KV that an all-resident run holds at once

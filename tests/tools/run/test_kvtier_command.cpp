@@ -21,6 +21,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -133,17 +134,12 @@ TEST_F(kvtier_command, says_its_version_and_its_flags) {
   EXPECT_THAT(run("--version").out, StartsWith("kvtier "));
   const auto help = run("run --help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const auto* const flag : {"--model",         "--input",
-                                 "--output",        "--device",
-                                 "--device-memory", "--host-memory",
-                                 "--disk",          "--selector",
-                                 "--kv-dtype",      "--prefill-chunk",
-                                 "--max-batch",     "--dense-layers",
-                                 "--sinks",         "--window",
-                                 "--block-tokens",  "--max-new-tokens",
-                                 "--seed",          "--trace",
-                                 "--metrics",       "--json",
-                                 "--threads",       "--io"}) {
+  for (const auto* const flag :
+       {"--model",          "--input",        "--output",   "--device",         "--device-memory",
+        "--host-memory",    "--disk",         "--selector", "--kv-dtype",       "--prefill-chunk",
+        "--max-batch",      "--dense-layers", "--sinks",    "--window",         "--block-tokens",
+        "--max-new-tokens", "--seed",         "--trace",    "--metrics",        "--json",
+        "--threads",        "--io",           "--logits",   "--question-tokens"}) {
     EXPECT_THAT(help.out, HasSubstr(flag));
   }
 }
@@ -166,7 +162,11 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--host-memory 4M --disk nowhere:1M", "nowhere"},
       {"--host-memory 4M --disk disk:0", "--disk"},
       {"--host-memory 4M --disk disk:900T", "disk"},
-      {"--selector best", "--selector"},
+      {"--selector best", "--selector \"best\": the kind"},
+      {"--selector sketch:bits=3", "bits \"3\" is neither 1 nor 2"},
+      {"--selector topk:budget=2", "budget \"2\""},
+      {"--question-tokens -1", "--question-tokens"},
+      {"--seed -1", "--seed: '-1' is not a whole number"},
       {"--kv-dtype int8", "--kv-dtype"},
       {"--prefill-chunk 0", "--prefill-chunk"},
       {"--max-batch none", "--max-batch"},
@@ -181,6 +181,8 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--output new.json --trace ./new.json", "--trace: './new.json'"},
       {"--output nowhere/out", "--output: cannot write 'nowhere/out'"},
       {"--trace nowhere/trace", "nowhere/trace"},
+      {"--logits nowhere/logits", "--logits: cannot write 'nowhere/logits'"},
+      {"--logits in.jsonl", "--logits: 'in.jsonl'"},
       {"--metrics nowhere/metrics", "--metrics"},
       {"--device-memory 900T", "--device-memory"},
   };
@@ -315,6 +317,35 @@ TEST_F(kvtier_command, ignoring_what_is_offloaded_says_so) {
   expect_answers(parse_lines(dense.out));
 }
 
+/// The token of the largest logit of each row.
+json argmax_of(const json& rows) {
+  json tokens = json::array();
+  for (const auto& row : rows) {
+    tokens.push_back(std::max_element(row.begin(), row.end()) - row.begin());
+  }
+  return tokens;
+}
+
+TEST_F(kvtier_command, writes_the_logits_of_every_new_token) {
+  write("in.jsonl",
+        json({{"id", 1}, {"prompt", "The code of bavodi is 40291\nThe code of bavodi is"}}).dump() +
+            "\n{\"id\":2}\n" + json({{"id", "x"}, {"prompt", "AB"}, {"max_tokens", 2}}).dump());
+  const auto result = run_job("--logits logits.jsonl");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto answers = parse_lines(result.out);
+  const auto lines = parse_lines(read_file(folder_ / "logits.jsonl"));
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(lines[0]["id"], 1);
+  EXPECT_THAT(lines[0]["logits"], Each(SizeIs(256)));
+  EXPECT_EQ(lines[0]["token_ids"], argmax_of(lines[0]["logits"]));
+  auto ended = answers[0]["token_ids"];
+  ended.push_back('\n');
+  EXPECT_EQ(lines[0]["token_ids"], ended) << "the token that ends the text is among them";
+  EXPECT_THAT(lines[1]["error"], HasSubstr("neither"));
+  EXPECT_EQ(lines[2]["token_ids"], answers[2]["token_ids"]);
+  EXPECT_EQ(lines[2]["token_ids"], argmax_of(lines[2]["logits"]));
+}
+
 TEST_F(kvtier_command, writes_summary_trace_and_metrics) {
   write("in.jsonl", questions(make_text(1500, facts)));
   const std::string flags =
@@ -328,6 +359,10 @@ TEST_F(kvtier_command, writes_summary_trace_and_metrics) {
   EXPECT_EQ(summary["shared_prefixes"], 1);
   EXPECT_EQ(summary["new_tokens"], 24);
   EXPECT_EQ(summary["seed"], 9);
+  EXPECT_EQ(summary["selector"], "full");
+  EXPECT_TRUE(summary["question_tokens"].is_null());
+  EXPECT_EQ(summary["attended_fraction"], 1.0);
+  EXPECT_EQ(summary["error_bound"], 0.0);
   EXPECT_EQ(summary["trace"], "trace.json");
   EXPECT_LT(summary["prefilled_tokens"], summary["prompt_tokens"]);
   EXPECT_GT(summary["disk_written_bytes"], 0);

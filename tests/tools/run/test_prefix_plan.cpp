@@ -45,6 +45,15 @@ TEST(plan_prefixes, leaves_every_prompt_a_token_of_its_own) {
   EXPECT_EQ(plan.nodes[0].length, 128u);
 }
 
+TEST(plan_prefixes, leaves_every_prompt_the_tokens_that_it_asks_for) {
+  const prompts_t prompts = {prompt(200, 1, 210, 2), prompt(200, 1, 220, 3), prompt(9, 4, 9, 4)};
+  const auto plan = plan_prefixes(prompts, 64, 64);
+  ASSERT_THAT(plan.nodes, SizeIs(1));
+  EXPECT_EQ(plan.nodes[0].length, 128u);
+  EXPECT_EQ(plan.node_of_prompt[2], no_prefix);
+  EXPECT_THAT(plan_prefixes(prompts, 64, 1000).nodes, IsEmpty());
+}
+
 TEST(plan_prefixes, nests) {
   const prompts_t prompts = {prompt(64, 1, 100, 9), prompt(300, 1, 310, 2), prompt(5, 8, 90, 8),
                              prompt(300, 1, 310, 3)};
@@ -70,13 +79,15 @@ TEST(plan_prefixes, nothing_to_share) {
 }
 
 /// The longest shared prefix of a prompt with any other, by comparing all pairs.
-std::size_t best_by_pairs(const prompts_t& prompts, std::size_t i, std::size_t alignment) {
+std::size_t best_by_pairs(const prompts_t& prompts, std::size_t i, std::size_t alignment,
+                          std::size_t own) {
   std::size_t best = 0;
   for (std::size_t j = 0; j < prompts.size(); ++j) {
     if (j == i || prompts[i].empty() || prompts[j].empty()) {
       continue;
     }
-    const auto most = std::min(prompts[i].size(), prompts[j].size()) - 1;
+    const auto shorter = std::min(prompts[i].size(), prompts[j].size());
+    const auto most = shorter - std::min(shorter, own);
     std::size_t equal = 0;
     while (equal < most && prompts[i][equal] == prompts[j][equal]) {
       ++equal;
@@ -97,7 +108,8 @@ TEST(plan_prefixes, agrees_with_all_pairs_on_random_forests) {
         token = static_cast<std::int32_t>(random() % 2);
       }
     }
-    const auto plan = plan_prefixes(prompts, alignment);
+    const auto own = 1 + random() % 6;
+    const auto plan = plan_prefixes(prompts, alignment, own);
     std::set<std::vector<std::int32_t>> seen;
     for (const auto& node : plan.nodes) {
       ASSERT_GT(node.length, node.parent == no_prefix ? 0 : plan.nodes[node.parent].length);
@@ -108,7 +120,7 @@ TEST(plan_prefixes, agrees_with_all_pairs_on_random_forests) {
           first.begin(), first.begin() + static_cast<std::ptrdiff_t>(node.length));
       ASSERT_TRUE(seen.insert(prefix).second) << "the same prefix twice";
       for (const auto i : node.prompts) {
-        ASSERT_GT(prompts[i].size(), node.length);
+        ASSERT_GE(prompts[i].size(), node.length + own);
         ASSERT_TRUE(std::equal(prefix.begin(), prefix.end(), prompts[i].begin()));
       }
       for (const auto child : node.children) {
@@ -120,7 +132,7 @@ TEST(plan_prefixes, agrees_with_all_pairs_on_random_forests) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const auto node = plan.node_of_prompt[i];
       ASSERT_EQ(node == no_prefix ? 0 : plan.nodes[node].length,
-                best_by_pairs(prompts, i, alignment))
+                best_by_pairs(prompts, i, alignment, own))
           << "round " << round << " prompt " << i;
     }
   }
