@@ -1,0 +1,15 @@
+#include "lsh/sketch_kernels.hpp"
+
+namespace kvtier::lsh {
+
+const sketch_kernels& sketch_kernels_for(cpu::isa_level level) {
+#ifdef KVTIER_LSH_HAVE_AVX512
+  if (level == cpu::isa_level::avx512_bf16) {
+    return sketch_avx512_kernels;
+  }
+#endif
+  static_cast<void>(level);
+  return sketch_scalar_kernels;
+}
+
+}  // namespace kvtier::lsh

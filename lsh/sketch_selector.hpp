@@ -1,0 +1,33 @@
+/// The selector `sketch`: rotated codes per tile, scores in integers, one Poisson draw for the
+/// heads of a group (tests/golden/sampler/sampler.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "cpu/isa.hpp"
+#include "lsh/sketch_selection.hpp"
+#include "lsh/token_selector.hpp"
+
+namespace kvtier::lsh {
+
+class sketch_selector final : public token_selector {
+ public:
+  /// Throws std::invalid_argument where make_token_selector does.
+  sketch_selector(const selector_config& options, std::uint32_t head_dim, std::uint64_t seed,
+                  cpu::isa_level level);
+
+  std::size_t index_bytes() const noexcept override;
+  void index_tile(const float* keys, const float* values, std::byte* index) const override;
+  bool reads_keys() const noexcept override { return false; }
+  std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
+                                         const selector_query& query) const override;
+
+ private:
+  sketch_rotation rotation_;
+  sketch_setting setting_;
+};
+
+}  // namespace kvtier::lsh

@@ -1,0 +1,35 @@
+/// The selector `topk`: the tokens with the largest exact attention weights. It reads every key, so
+/// it shows what choosing by rank costs in accuracy, not in time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "lsh/token_selector.hpp"
+
+namespace kvtier::lsh {
+
+/// Ranks tokens by their largest weight over the heads (ties: the earlier token) and takes them
+/// from the top until budget * tokens rows, rounded, are used up. A row costs one; the first token
+/// of a whole tile takes the tile and costs 64, its other tokens nothing. What comes first is taken
+/// whatever it costs.
+class topk_selector final : public token_selector {
+ public:
+  /// Throws std::invalid_argument where make_token_selector does.
+  topk_selector(const selector_config& options, std::uint32_t head_dim);
+
+  std::size_t index_bytes() const noexcept override { return 0; }
+  /// Nothing: no index is kept.
+  void index_tile(const float* keys, const float* values, std::byte* index) const override;
+  bool reads_keys() const noexcept override { return true; }
+  std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
+                                         const selector_query& query) const override;
+
+ private:
+  std::uint32_t budget_ppm_;
+  std::uint32_t head_dim_;
+};
+
+}  // namespace kvtier::lsh
