@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,8 @@ struct extent {
   bool waiting = false;  ///< queued for slots
   std::uint32_t spill_failures = 0;
   std::string lost;                     ///< not empty: unreadable, and why
+  std::optional<slot> index;            ///< where its token index is; from the first demotion on
+  bool indexed = false;                 ///< it is complete
   std::shared_ptr<gpu::event> written;  ///< after the last append; D2H waits for it on the device
   std::vector<std::vector<storage::tile_checksum>>
       checksums;  ///< per block, taken at the first D2H

@@ -28,13 +28,15 @@ struct link_mover::disk_transfer {
 };
 
 link_mover::link_mover(const geometry& sizes, const memory_tiers& memory, gpu::device& device,
-                       gpu::stream& d2h, gpu::stream& h2d, disk_store* disk, trace_sink* trace)
+                       gpu::stream& d2h, gpu::stream& h2d, disk_store* disk, index_store* index,
+                       trace_sink* trace)
     : sizes_(sizes),
       memory_(memory),
       device_(device),
       d2h_(d2h),
       h2d_(h2d),
       disk_(disk),
+      index_(index),
       trace_(trace) {}
 
 void link_mover::run_copy(const extent& what, direction way, const done_callback& done) {
@@ -175,6 +177,25 @@ bool link_mover::claim_disk(const extent& what, std::vector<disk_place>* places)
 }
 
 void link_mover::release_disk(const std::vector<disk_place>& places) { disk_->release(places); }
+
+std::optional<slot> link_mover::claim_index(const extent& what) {
+  return index_ == nullptr ? std::nullopt : index_->claim(what);
+}
+
+void link_mover::release_index(slot which) { index_->release(which); }
+
+void link_mover::build_index(const extent& what) {
+  const auto begin = std::chrono::steady_clock::now();
+  index_->build(what);
+  if (trace_ != nullptr) {
+    trace_->add({.track = "host/index",
+                 .name = "index",
+                 .begin = begin,
+                 .end = std::chrono::steady_clock::now(),
+                 .bytes = what.blocks * sizes_.block_bytes,
+                 .layer = sizes_.layer_of(what.lane)});
+  }
+}
 
 link_counters link_mover::counters() const {
   return {.d2h_bytes = d2h_bytes_,

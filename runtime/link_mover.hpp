@@ -10,6 +10,7 @@
 #include "gpu/device.hpp"
 #include "runtime/disk_store.hpp"
 #include "runtime/geometry.hpp"
+#include "runtime/index_store.hpp"
 #include "runtime/memory_tiers.hpp"
 #include "runtime/mover.hpp"
 #include "runtime/trace_sink.hpp"
@@ -26,10 +27,11 @@ struct link_counters {
 /// here by priority, so that a demand read overtakes queued write-backs.
 class link_mover final : public mover {
  public:
-  /// `disk` may be null; `trace` may be null. All must outlive the mover, and all transfers must
+  /// `disk`, `index` and `trace` may be null. All must outlive the mover, and all transfers must
   /// have ended before it is destroyed.
   link_mover(const geometry& sizes, const memory_tiers& memory, gpu::device& device,
-             gpu::stream& d2h, gpu::stream& h2d, disk_store* disk, trace_sink* trace);
+             gpu::stream& d2h, gpu::stream& h2d, disk_store* disk, index_store* index,
+             trace_sink* trace);
 
   void demote(const extent& what, link_priority priority, done_callback done) override;
   void promote(const extent& what, link_priority priority, done_callback done) override;
@@ -38,6 +40,9 @@ class link_mover final : public mover {
   std::vector<std::vector<storage::tile_checksum>> checksums(const extent& what) override;
   bool claim_disk(const extent& what, std::vector<disk_place>* places) override;
   void release_disk(const std::vector<disk_place>& places) override;
+  std::optional<slot> claim_index(const extent& what) override;
+  void release_index(slot which) override;
+  void build_index(const extent& what) override;
 
   link_counters counters() const;
   /// Bytes of an H2D copy made outside the mover (the prefill ring), for the same counter.
@@ -59,6 +64,7 @@ class link_mover final : public mover {
   gpu::stream& d2h_;
   gpu::stream& h2d_;
   disk_store* const disk_;
+  index_store* const index_;
   trace_sink* const trace_;
   transfer_queue d2h_queue_{8}, h2d_queue_{8}, read_queue_{16}, write_queue_{16};
   std::atomic<std::uint64_t> d2h_bytes_{0}, h2d_bytes_{0}, read_bytes_{0}, written_bytes_{0};

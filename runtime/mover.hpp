@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "runtime/extent.hpp"
 #include "storage/status.hpp"
@@ -36,6 +37,12 @@ class mover {
   /// not enough) and gives them back.
   virtual bool claim_disk(const extent& what, std::vector<disk_place>* places) = 0;
   virtual void release_disk(const std::vector<disk_place>& places) = 0;
+  /// Where the token index of `what` goes; nullopt if its lane has none.
+  virtual std::optional<slot> claim_index(const extent& what) = 0;
+  virtual void release_index(slot which) = 0;
+  /// Builds the token index from a host copy that has just arrived from the device; called like
+  /// `checksums`.
+  virtual void build_index(const extent& what) = 0;
 };
 
 }  // namespace kvtier

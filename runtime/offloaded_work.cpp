@@ -11,7 +11,7 @@ lane_work collect_work(std::span<const sequence_plan> plans, std::span<const std
   std::unordered_map<const extent*, std::size_t> host_index, disk_index;
   for (const std::uint32_t member : members) {
     const lane_plan& plan = plans[member].lanes[lane];
-    if (plan.offloaded_mode == attend_mode::ignored) {
+    if (plan.offloaded_mode != attend_mode::exact) {
       continue;
     }
     for (const offloaded_range& range : plan.offloaded) {
@@ -35,7 +35,7 @@ read_ahead::~read_ahead() {
 }
 
 void read_ahead::advance() {
-  const std::size_t end = std::min(order_.size(), taken_ + depth_);
+  const std::size_t end = std::min({order_.size(), taken_ + depth_, horizon_});
   if (pinned_ >= end) {
     return;
   }

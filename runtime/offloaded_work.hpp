@@ -22,7 +22,8 @@ struct lane_work {
   std::vector<shared_range> disk;  ///< home is disk
 };
 
-/// Collects the exact offloaded ranges of `lane` over the plans that `members` names.
+/// Collects the offloaded ranges of `lane` that are attended exactly, over the plans that `members`
+/// names.
 lane_work collect_work(std::span<const sequence_plan> plans, std::span<const std::uint32_t> members,
                        std::uint32_t lane);
 
@@ -36,8 +37,13 @@ class read_ahead {
   read_ahead& operator=(const read_ahead&) = delete;
 
   void add(extent* what) { order_.push_back(what); }
-  /// Starts the first reads.
-  void start() { advance(); }
+  std::size_t size() const noexcept { return order_.size(); }
+  /// Reads may run ahead as far as the first `items` of the list. Before readers of another kind
+  /// wait for slots, everything up to the horizon must have been taken: who waits holds nothing.
+  void allow(std::size_t items) {
+    horizon_ = items;
+    advance();
+  }
   /// The next extent of the list: waits until its host copy is readable. The caller unpins it (tier
   /// host) when it is done; `depth` counts only extents not yet taken.
   status take(extent** what);
@@ -49,6 +55,7 @@ class read_ahead {
   tier_manager& tiers_;
   const std::uint32_t depth_;
   std::vector<extent*> order_;
+  std::size_t horizon_ = 0;
   std::size_t pinned_ = 0;
   std::size_t taken_ = 0;
 };

@@ -53,6 +53,25 @@ status check_readable(runtime::state& owner, const sequence::state& target) {
   return status::ok;
 }
 
+/// Sampled queries and their sums pass through one staging area.
+status check_sampled_rows(runtime::state& owner, std::span<const step_request> requests) {
+  if (owner.selector == nullptr || owner.budget.host_slots == 0) {
+    return status::ok;
+  }
+  std::uint64_t tokens = 0;
+  for (const step_request& request : requests) {
+    tokens += request.exact ? 0 : request.tokens;
+  }
+  const std::uint64_t most = owner.budget.staging_rows / owner.sizes.shape.query_heads;
+  if (tokens > most) {
+    return refuse(owner, std::to_string(tokens) + " new tokens in all that use the selector; " +
+                             std::to_string(most) +
+                             " fit (see max_sampled_tokens). Use fewer, set exact, or raise "
+                             "host_memory or host_query_tokens");
+  }
+  return status::ok;
+}
+
 /// The requests' extents below the device, those that were attended last first.
 std::vector<extent*> hottest_first(std::span<const step_request> requests) {
   std::vector<extent*> below;
@@ -113,6 +132,9 @@ status plan_step(runtime::state& owner, std::span<const step_request> requests,
       return outcome;
     }
   }
+  if (const status outcome = check_sampled_rows(owner, requests); outcome != status::ok) {
+    return outcome;
+  }
   if (const status outcome = reserve(owner, lock, requests); outcome != status::ok) {
     return outcome;
   }
@@ -121,7 +143,8 @@ status plan_step(runtime::state& owner, std::span<const step_request> requests,
     sequence::state& target = *request.target->get();
     grow_tail(tiers, lock, owner.sizes, target, request.tokens);
     plans->push_back(
-        make_plan(owner.sizes, owner.memory, owner.lane_modes, target, request.tokens, first_row));
+        make_plan(owner.sizes, owner.memory, owner.lane_modes, target,
+                  {.tokens = request.tokens, .first_row = first_row, .exact = request.exact}));
     first_row += request.tokens;
     target.in_step = true;
   }

@@ -32,6 +32,13 @@ void error_counters::add(const error_counters& other) noexcept {
 
 // sequence
 
+sequence::state::state(runtime::state& owner_in, std::uint64_t id_in)
+    : owner(owner_in),
+      id(id_in),
+      feedback(std::make_shared<step_feedback>(std::size_t{owner_in.sizes.shape.layers} *
+                                               owner_in.sizes.shape.query_heads)),
+      recent_reads(owner_in.sizes.lanes) {}
+
 sequence::state::~state() {
   auto& tiers = *owner.tiers;
   const auto lock = tiers.lock();
@@ -56,7 +63,7 @@ row_counters sequence::rows() const noexcept {
 }
 
 error_counters sequence::errors() const {
-  return handle_ == nullptr ? error_counters{} : handle_->errors.read();
+  return handle_ == nullptr ? error_counters{} : handle_->feedback->errors();
 }
 
 // step
@@ -175,9 +182,7 @@ std::uint32_t runtime::max_step_tokens(std::uint32_t sequences, std::uint64_t co
 }
 
 std::uint32_t runtime::max_sampled_tokens(std::uint32_t sequences) const {
-  const bool draws = std::any_of(state_->lane_modes.begin(), state_->lane_modes.end(),
-                                 [](attend_mode mode) { return mode == attend_mode::sampled; });
-  if (!draws) {
+  if (state_->selector == nullptr || state_->budget.host_slots == 0) {
     return std::numeric_limits<std::uint32_t>::max();
   }
   return sequences == 0

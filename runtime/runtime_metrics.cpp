@@ -19,7 +19,9 @@ runtime_stats runtime::stats() const {
     const slot_pool& host = internals.tiers->host_pool(lock);
     const std::uint64_t ring = internals.budget.ring_bytes;
     const std::uint64_t staging = internals.staging == nullptr ? 0 : internals.staging->bytes();
-    const std::uint64_t host_fixed = staging + internals.budget.metadata_bytes;
+    const std::uint64_t host_fixed =
+        staging + internals.budget.metadata_bytes + internals.budget.index_bytes;
+    out.index_bytes = internals.index == nullptr ? 0 : internals.index->used_bytes();
     out.device = {.bytes = bytes(device.used_slots(), sizes.block_bytes, ring),
                   .peak_bytes = bytes(device.peak_used_slots(), sizes.block_bytes, ring),
                   .cap_bytes = internals.options.device_memory};
@@ -35,7 +37,13 @@ runtime_stats runtime::stats() const {
     out.disk.cap_bytes += disk.bytes;
   }
   const link_counters links = internals.links->counters();
-  out.rows = {.offloaded = internals.rows_offloaded, .loaded = internals.rows_loaded};
+  out.rows = {.offloaded = internals.rows_offloaded,
+              .loaded = internals.rows_loaded,
+              .keys_scored = internals.keys_scored};
+  {
+    const std::lock_guard guard(state_->errors_mutex);
+    out.errors = internals.errors;
+  }
   out.disk_read_bytes = links.disk_read_bytes;
   out.disk_written_bytes = links.disk_written_bytes;
   out.h2d_bytes = links.h2d_bytes;
@@ -75,6 +83,16 @@ void visit_counter(metrics_visitor& visitor, std::string_view name, std::string_
                  .value = static_cast<double>(value)});
 }
 
+void visit_gauge(metrics_visitor& visitor, std::string_view name, std::string_view help,
+                 double value) {
+  visitor.visit({.name = name,
+                 .help = help,
+                 .kind = metric_kind::gauge,
+                 .label = {},
+                 .label_value = {},
+                 .value = value});
+}
+
 }  // namespace
 
 void runtime::visit_metrics(metrics_visitor& visitor) const {
@@ -92,6 +110,24 @@ void runtime::visit_metrics(metrics_visitor& visitor) const {
         "Rows of full layers that step plans left off the device, per query token",
         now.rows.offloaded);
   count("kvtier_rows_loaded_total", "Of these, rows read", now.rows.loaded);
+  count("kvtier_keys_scored_total", "Exact keys that a selector read to choose",
+        now.rows.keys_scored);
+  count("kvtier_sampled_outputs_total",
+        "Output rows (layer, query head, query token) with offloaded tokens left to the selector",
+        now.errors.rows);
+  count("kvtier_certified_outputs_total", "Of these, rows whose error bound holds as stated",
+        now.errors.certified);
+  visit_gauge(visitor, "kvtier_attention_error_bound_mean",
+              "Mean 95 % bound of the relative error of certified outputs",
+              now.errors.mean_bound());
+  visit_gauge(visitor, "kvtier_attention_error_bound_max", "Largest of these bounds",
+              now.errors.bound_max);
+  visit_gauge(
+      visitor, "kvtier_attention_shrink_mean",
+      "Mean shrink factor of sampled outputs; near 1 means that tile means say little",
+      now.errors.rows == 0 ? 0.0 : now.errors.shrink_sum / static_cast<double>(now.errors.rows));
+  visit_gauge(visitor, "kvtier_index_bytes", "Bytes of token indexes in use, inside the host tier",
+              static_cast<double>(now.index_bytes));
   count("kvtier_disk_read_bytes_total", "Bytes read from disk", now.disk_read_bytes);
   count("kvtier_disk_written_bytes_total", "Bytes written to disk", now.disk_written_bytes);
   count("kvtier_h2d_bytes_total", "Bytes copied from host to device", now.h2d_bytes);

@@ -17,6 +17,19 @@ std::uint64_t metadata_bytes_per_slot(const geometry& sizes) {
 
 constexpr std::uint32_t staging_areas = 2;
 
+bool draws(const config& options) {
+  return options.selector.kind == selector_kind::topk ||
+         options.selector.kind == selector_kind::sketch;
+}
+
+std::vector<bool> sampled_lanes(const std::vector<attend_mode>& modes) {
+  std::vector<bool> lanes;
+  for (const attend_mode mode : modes) {
+    lanes.push_back(mode == attend_mode::sampled);
+  }
+  return lanes;
+}
+
 std::vector<attend_mode> make_lane_modes(const config& options, const geometry& sizes) {
   std::vector<attend_mode> modes(sizes.lanes, attend_mode::exact);
   for (const std::uint32_t layer : options.dense_layers) {
@@ -30,9 +43,9 @@ std::vector<attend_mode> make_lane_modes(const config& options, const geometry& 
     const auto& dense = options.dense_layers;
     const bool is_dense =
         std::find(dense.begin(), dense.end(), sizes.layer_of(lane)) != dense.end();
-    if (options.selector.kind == selector_kind::none && !is_dense &&
+    if (options.selector.kind != selector_kind::full && !is_dense &&
         !sizes.kind_of(lane).sliding()) {
-      modes[lane] = attend_mode::ignored;
+      modes[lane] = draws(options) ? attend_mode::sampled : attend_mode::ignored;
     }
   }
   return modes;
@@ -68,75 +81,109 @@ std::unique_ptr<disk_store> open_disks(const config& options, const geometry& si
 }
 
 std::uint64_t slots_or_throw(const char* cap, std::uint64_t bytes, std::uint64_t overhead,
-                             std::uint64_t slot, std::uint64_t least) {
+                             std::uint64_t slot, std::uint64_t least, const std::string& what) {
   const std::uint64_t slots = bytes > overhead ? (bytes - overhead) / slot : 0;
   if (slots < least) {
-    throw std::invalid_argument(
-        std::string("config.") + cap + " is " + std::to_string(bytes) +
-        " bytes; this shape needs " + std::to_string(overhead + least * slot) + " at least (" +
-        std::to_string(least) + " blocks of " + std::to_string(slot) + " and " +
-        std::to_string(overhead) +
-        " for staging and metadata). Raise it, or use smaller blocks or a smaller ring");
+    throw std::invalid_argument(std::string("config.") + cap + " is " + std::to_string(bytes) +
+                                " bytes; this shape needs " +
+                                std::to_string(overhead + least * slot) + " at least (" +
+                                std::to_string(least) + " blocks of " + std::to_string(slot) +
+                                " and " + std::to_string(overhead) + " for " + what);
   }
   return std::min<std::uint64_t>(slots, 0xffffffffu);
 }
 
-}  // namespace
-
-tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots) {
-  tier_budget budget;
-  const bool offloads = options.host_memory > 0;
+/// Divides host memory: staging, metadata, token indexes of all tiers, and the rest for slots.
+void divide_host(const config& options, const geometry& sizes, std::uint32_t disk_slots,
+                 std::uint64_t index_bytes, tier_budget& budget) {
   const std::uint64_t extent_slots = sizes.blocks_per_extent;
-  if (offloads) {
-    budget.ring_bytes =
-        prefill_ring::bytes(sizes, options.ring_buffers, options.ring_buffer_blocks);
-  }
-  budget.device_slots = static_cast<std::uint32_t>(
-      slots_or_throw("device_memory", options.device_memory, budget.ring_bytes, sizes.block_bytes,
-                     std::uint64_t{2} * sizes.lanes * extent_slots));
-  if (!offloads) {
-    return budget;
-  }
-  // Staging takes what a full step can use, but at most 1/64 of host memory per area.
-  const std::uint64_t wanted = std::uint64_t{options.max_sequences_per_step} *
-                               options.host_query_tokens * options.shape.query_heads;
-  const std::uint64_t row = staging_pool::area_bytes(options.shape, 1024) / 1024;
-  const std::uint64_t least = std::uint64_t{options.host_query_tokens} * options.shape.query_heads;
+  const bool estimates = draws(options);
+  // Staging takes what a full step can use, but at most 1/64 of host memory per area; a sampled
+  // question of 64 tokens should fit in one step.
+  const std::uint64_t heads = options.shape.query_heads;
+  const std::uint64_t least = std::uint64_t{options.host_query_tokens} * heads;
+  const std::uint64_t wanted =
+      std::max(options.max_sequences_per_step * least, draws(options) ? 64 * heads : 0);
+  const std::uint64_t row = staging_pool::area_bytes(options.shape, 1024, estimates) / 1024;
   budget.staging_areas = staging_areas;
-  const std::uint64_t per_slot = metadata_bytes_per_slot(sizes);
-  budget.metadata_bytes = per_slot * (std::uint64_t{budget.device_slots} + disk_slots);
+  const std::uint64_t per_slot =
+      metadata_bytes_per_slot(sizes) + (index_bytes + extent_slots - 1) / extent_slots;
+  const std::uint64_t slots_elsewhere = std::uint64_t{budget.device_slots} + disk_slots;
   const std::uint64_t slot = sizes.slot_bytes + per_slot;
   const std::uint64_t least_slots = (disk_slots > 0 ? 5 : 1) * extent_slots;
   const auto overhead = [&](std::uint64_t rows) {
-    return budget.metadata_bytes +
+    return per_slot * slots_elsewhere +
            staging_areas *
-               staging_pool::area_bytes(options.shape, static_cast<std::uint32_t>(rows));
+               staging_pool::area_bytes(options.shape, static_cast<std::uint32_t>(rows), estimates);
   };
   std::uint64_t rows = std::min(wanted, std::max(least, options.host_memory / 64 / row));
   if (options.host_memory < overhead(rows) + least_slots * slot) {
     rows = least;  // so that the least that is asked for below is enough
   }
   budget.staging_rows = static_cast<std::uint32_t>(rows);
+  const std::string what =
+      index_bytes > 0
+          ? "staging, metadata and the token indexes of device and disk). Raise it, give "
+            "less disk, or use one bit per coordinate (bits=1)"
+          : "staging and metadata). Raise it, or use smaller blocks";
   budget.host_slots = static_cast<std::uint32_t>(
-      slots_or_throw("host_memory", options.host_memory, overhead(rows), slot, least_slots));
-  budget.metadata_bytes += per_slot * budget.host_slots;
-  if (disk_slots > 0) {
-    // Reads and extents that pass through: an eighth, at least 3 extents, at most 64 MiB.
-    const std::uint64_t least_transit = 3 * extent_slots;
-    const std::uint64_t transit = std::clamp<std::uint64_t>(
-        budget.host_slots / 8, least_transit,
-        std::max(least_transit, (std::uint64_t{64} << 20) / sizes.slot_bytes));
-    budget.transit_slots = static_cast<std::uint32_t>(transit / extent_slots * extent_slots);
+      slots_or_throw("host_memory", options.host_memory, overhead(rows), slot, least_slots, what));
+  const std::uint64_t slots = slots_elsewhere + budget.host_slots;
+  budget.metadata_bytes = metadata_bytes_per_slot(sizes) * slots;
+  if (index_bytes > 0) {
+    budget.index_extents = static_cast<std::uint32_t>(slots / extent_slots);
+    budget.index_bytes = budget.index_extents * index_bytes;
+  }
+}
+
+/// Of the host slots, those for reads and extents that pass through: an eighth, at least 3 extents,
+/// at most 64 MiB.
+std::uint32_t transit_slots(const geometry& sizes, std::uint32_t host_slots) {
+  const std::uint64_t least = 3 * std::uint64_t{sizes.blocks_per_extent};
+  const std::uint64_t transit = std::clamp<std::uint64_t>(
+      host_slots / 8, least, std::max(least, (std::uint64_t{64} << 20) / sizes.slot_bytes));
+  return static_cast<std::uint32_t>(transit / sizes.blocks_per_extent * sizes.blocks_per_extent);
+}
+
+}  // namespace
+
+tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots,
+                        std::uint64_t index_bytes) {
+  tier_budget budget;
+  const bool offloads = options.host_memory > 0;
+  if (offloads) {
+    budget.ring_bytes =
+        prefill_ring::bytes(sizes, options.ring_buffers, options.ring_buffer_blocks);
+  }
+  budget.device_slots = static_cast<std::uint32_t>(
+      slots_or_throw("device_memory", options.device_memory, budget.ring_bytes, sizes.block_bytes,
+                     std::uint64_t{2} * sizes.lanes * sizes.blocks_per_extent,
+                     "the prefill ring). Raise it, or use smaller blocks or a smaller ring"));
+  if (offloads) {
+    divide_host(options, sizes, disk_slots, index_bytes, budget);
+  }
+  if (offloads && disk_slots > 0) {
+    budget.transit_slots = transit_slots(sizes, budget.host_slots);
   }
   return budget;
 }
+
+namespace {
+
+std::uint64_t index_bytes_of(const geometry& sizes, const lsh::token_selector* selector) {
+  return selector == nullptr ? 0 : index_store::extent_bytes(sizes, *selector);
+}
+
+}  // namespace
 
 runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
     : options(std::move(options_in)),
       sizes(make_geometry(options)),
       lane_modes(make_lane_modes(options, sizes)),
+      selector(lsh::make_token_selector(options.selector, sizes.shape.head_dim, options.seed)),
       disk(disk_in != nullptr ? std::move(disk_in) : open_disks(options, sizes)),
-      budget(divide_caps(options, sizes, disk == nullptr ? 0 : disk->slot_count())),
+      budget(divide_caps(options, sizes, disk == nullptr ? 0 : disk->slot_count(),
+                         index_bytes_of(sizes, selector.get()))),
       arena({.threads = options.threads, .cpus = options.cpus, .thread_name = "kvt-compute"}) {
   gpu::device_options device_options{.kind = options.device,
                                      .kv_cap_bytes = options.device_memory,
@@ -170,15 +217,19 @@ runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
       log(log_level::info, "io backend works without registered buffers");
     }
     staging = std::make_unique<staging_pool>(sizes.shape, budget.staging_rows, budget.staging_areas,
-                                             *device);
+                                             selector != nullptr, *device);
+    if (budget.index_extents > 0) {
+      index = std::make_unique<index_store>(sizes, memory, *selector, sampled_lanes(lane_modes),
+                                            budget.index_extents);
+    }
     ring = std::make_unique<prefill_ring>(sizes, memory, *device, options.ring_buffers,
                                           options.ring_buffer_blocks,
                                           [this](gpu::stream& order, std::function<void()> body) {
                                             notify_device(order, std::move(body));
                                           });
   }
-  links =
-      std::make_unique<link_mover>(sizes, memory, *device, *d2h, *h2d, disk.get(), options.trace);
+  links = std::make_unique<link_mover>(sizes, memory, *device, *d2h, *h2d, disk.get(), index.get(),
+                                       options.trace);
   tiers = std::make_unique<tier_manager>(
       tier_manager_options{
           .device_slots = budget.device_slots,
@@ -201,6 +252,7 @@ runtime::state::~state() {
   }
   tiers.reset();
   links.reset();
+  index.reset();
   ring.reset();
   staging.reset();
   disk.reset();  // before the slab that its reads land in
@@ -215,6 +267,11 @@ void runtime::state::log(log_level level, const std::string& text) {
     const std::lock_guard guard(log_mutex);
     options.log(level, text);
   }
+}
+
+void runtime::state::count_errors(const error_counters& more) {
+  const std::lock_guard guard(errors_mutex);
+  errors.add(more);
 }
 
 void runtime::state::notify_device(gpu::stream& order, std::function<void()> body) {

@@ -12,9 +12,11 @@
 #include "cpu/slab.hpp"
 #include "cpu/task_arena.hpp"
 #include "gpu/device.hpp"
+#include "lsh/token_selector.hpp"
 #include "runtime/disk_store.hpp"
 #include "runtime/geometry.hpp"
 #include "runtime/host_attention.hpp"
+#include "runtime/index_store.hpp"
 #include "runtime/kvtier.hpp"
 #include "runtime/link_mover.hpp"
 #include "runtime/memory_tiers.hpp"
@@ -32,11 +34,15 @@ struct tier_budget {
   std::uint32_t staging_rows = 0;
   std::uint32_t staging_areas = 0;
   std::uint64_t metadata_bytes = 0;
+  std::uint32_t index_extents = 0;  ///< extents that token indexes have room for
+  std::uint64_t index_bytes = 0;
 };
 
 /// Divides the caps. Throws std::invalid_argument that names the cap, what it must hold at least,
 /// and the remedy.
-tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots);
+/// `index_bytes` are those of one extent's token index, 0 where none is kept.
+tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots,
+                        std::uint64_t index_bytes);
 
 struct runtime::state {
   /// Opens the disks of `options_in`, or takes `disk_in` for them (tests).
@@ -47,12 +53,14 @@ struct runtime::state {
   state& operator=(const state&) = delete;
 
   void log(log_level level, const std::string& text);
+  void count_errors(const error_counters& more);
   /// A callback of device.notify that may still use this object; the destructor waits for all.
   void notify_device(gpu::stream& order, std::function<void()> body);
 
   const config options;
   const geometry sizes;
   std::vector<attend_mode> lane_modes;
+  std::unique_ptr<lsh::token_selector> selector;  ///< null where nothing is drawn
   std::unique_ptr<disk_store> disk;
   tier_budget budget;
   cpu::task_arena arena;
@@ -63,6 +71,7 @@ struct runtime::state {
   memory_tiers memory;
   std::unique_ptr<staging_pool> staging;
   std::unique_ptr<prefill_ring> ring;
+  std::unique_ptr<index_store> index;  ///< null without a selector that keeps token indexes
   std::unique_ptr<link_mover> links;
   std::unique_ptr<tier_manager> tiers;
   std::unique_ptr<host_attention> host;
@@ -73,7 +82,9 @@ struct runtime::state {
   std::uint64_t callbacks = 0;
 
   std::atomic<std::uint64_t> next_sequence{1};
-  std::atomic<std::uint64_t> rows_offloaded{0}, rows_loaded{0};
+  std::atomic<std::uint64_t> rows_offloaded{0}, rows_loaded{0}, keys_scored{0};
+  std::mutex errors_mutex;
+  error_counters errors;  ///< of all sequences
   std::atomic<std::uint64_t> steps{0}, step_retries{0};
   std::atomic<std::uint64_t> seen_progress{0};
 };

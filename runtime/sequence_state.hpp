@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
-#include "runtime/error_ledger.hpp"
 #include "runtime/geometry.hpp"
 #include "runtime/kvtier.hpp"
+#include "runtime/step_feedback.hpp"
 #include "runtime/tier_manager.hpp"
 
 namespace kvtier {
@@ -24,7 +25,7 @@ struct lane_extents {
 /// Guarded by the tier manager's lock, except `length` and `rows`, which only the sequence's user
 /// and its step touch.
 struct sequence::state {
-  state(runtime::state& owner_in, std::uint64_t id_in) : owner(owner_in), id(id_in) {}
+  state(runtime::state& owner_in, std::uint64_t id_in);
   /// Releases all extents and the promise.
   ~state();
   state(const state&) = delete;
@@ -37,7 +38,10 @@ struct sequence::state {
   std::uint64_t promised_blocks = 0;  ///< committed to the tier manager and not yet held
   bool in_step = false;
   row_counters rows;
-  error_ledger errors;
+  std::shared_ptr<step_feedback> feedback;  ///< shared with the device's callbacks
+  /// Per lane the numbers of the disk extents that the last sampled step read, ascending: what the
+  /// next one will probably read.
+  std::vector<std::vector<std::uint64_t>> recent_reads;
   std::vector<lane_extents> lanes;
 };
 

@@ -70,15 +70,17 @@ lane_plan plan_lane(const geometry& sizes, const memory_tiers& memory, attend_mo
 
 sequence_plan make_plan(const geometry& sizes, const memory_tiers& memory,
                         const std::vector<attend_mode>& lane_modes, sequence::state& target,
-                        std::uint32_t tokens, std::uint32_t first_row) {
+                        const plan_request& request) {
   sequence_plan plan;
   plan.target = &target;
-  plan.tokens = tokens;
-  plan.first_token = first_row;
+  plan.tokens = request.tokens;
+  plan.first_token = request.first_row;
   plan.position = target.length;
+  plan.exact = request.exact;
   plan.lanes.reserve(sizes.lanes);
   for (std::uint32_t lane = 0; lane < sizes.lanes; ++lane) {
-    plan.lanes.push_back(plan_lane(sizes, memory, lane_modes[lane], plan, lane));
+    plan.lanes.push_back(plan_lane(
+        sizes, memory, request.exact ? attend_mode::exact : lane_modes[lane], plan, lane));
   }
   return plan;
 }

@@ -42,14 +42,21 @@ struct sequence_plan {
   std::uint32_t tokens = 0;       ///< new tokens
   std::uint32_t first_token = 0;  ///< row of the first of them in the step's activations
   std::uint64_t position = 0;     ///< absolute position of the first of them
+  bool exact = false;             ///< every lane is exact by request
   std::vector<lane_plan> lanes;
 };
 
-/// Plans a step over the sequence as grow_tail left it. `tokens` new ones, rows from `first_row`
-/// on.
+/// What a plan is made for.
+struct plan_request {
+  std::uint32_t tokens = 1;     ///< new ones
+  std::uint32_t first_row = 0;  ///< of the step's activations
+  bool exact = false;           ///< whatever the lanes' modes
+};
+
+/// Plans a step over the sequence as grow_tail left it.
 sequence_plan make_plan(const geometry& sizes, const memory_tiers& memory,
                         const std::vector<attend_mode>& lane_modes, sequence::state& target,
-                        std::uint32_t tokens, std::uint32_t first_row);
+                        const plan_request& request);
 
 /// Whether all extents whose home is the device are there by now.
 bool device_copies_ready(const geometry& sizes, const sequence::state& target);

@@ -292,6 +292,19 @@ status tier_manager::wait_host(lock_type& lock, extent& what) {
   return what.lost.empty() ? status::ok : status::lost;
 }
 
+void tier_manager::wait_any_host(lock_type& lock, const std::vector<extent*>& pinned) {
+  changed_.wait(lock, [&pinned] {
+    return std::any_of(pinned.begin(), pinned.end(), [](const extent* what) {
+      return what->host.state == copy_state::valid || !what->lost.empty();
+    });
+  });
+}
+
+status tier_manager::wait_index(lock_type& lock, extent& what) {
+  changed_.wait(lock, [&what] { return what.indexed || !what.lost.empty(); });
+  return what.lost.empty() ? status::ok : status::lost;
+}
+
 void tier_manager::wait_progress(lock_type& lock, std::uint64_t seen,
                                  std::chrono::milliseconds timeout) {
   changed_.wait_for(lock, timeout, [this, seen] { return progress_ != seen; });

@@ -118,6 +118,10 @@ class tier_manager {
   void unpin(const lock_type& lock, extent& what, tier where);
   /// Blocks until the pinned host copy is readable: ok, or lost.
   status wait_host(lock_type& lock, extent& what);
+  /// Blocks until one of the pinned host copies is readable or lost.
+  void wait_any_host(lock_type& lock, const std::vector<extent*>& pinned);
+  /// Blocks until the token index of an extent below the device is complete: ok, or lost.
+  status wait_index(lock_type& lock, extent& what);
 
   /// Counts completed transfers; with `wait_progress`, the way to wait for room.
   std::uint64_t progress(const lock_type&) const { return progress_; }

@@ -133,6 +133,9 @@ void tier_manager::run(extent& what, transfer_kind transfer) {
     case transfer_kind::demote:
       what.host.state = copy_state::filling;
       ++counters_.demotions;
+      if (!what.index) {
+        what.index = links_.claim_index(what);
+      }
       links_.demote(what, urgency, std::move(done));
       break;
     case transfer_kind::promote:
@@ -237,6 +240,9 @@ bool tier_manager::destroy_if_unused(extent& what) {
   free_slots(what.device, device_pool_);
   free_slots(what.host, host_pool_);
   drop_disk(what);
+  if (what.index) {
+    links_.release_index(*what.index);
+  }
   std::erase(waiting_demand_, &what);
   std::erase(waiting_, &what);
   clean_host_.erase(what.id);
@@ -281,6 +287,7 @@ void tier_manager::complete(extent& what, status outcome,
 void tier_manager::complete_demote(extent& what, status outcome) {
   if (outcome == status::ok) {
     what.host.state = copy_state::valid;
+    what.indexed = what.index.has_value();
     what.written.reset();
     return;
   }
@@ -369,6 +376,10 @@ void tier_manager::process(const completion& done) {
   if (what.transfer == transfer_kind::demote && done.outcome == status::ok &&
       what.checksums.empty()) {
     checksums = links_.checksums(what);
+  }
+  if (what.transfer == transfer_kind::demote && done.outcome == status::ok &&
+      what.index.has_value() && !what.indexed) {
+    links_.build_index(what);
   }
   const lock_type lock(mutex_);
   complete(what, done.outcome, std::move(checksums));

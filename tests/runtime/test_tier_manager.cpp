@@ -264,6 +264,9 @@ class random_schedule : public testing::TestWithParam<std::uint64_t> {
     std::uint64_t device = 0, host = 0, disk = 0;
     std::map<std::uint32_t, int> owners;
     parts.tiers.for_each(lock, [&](const extent& entry) {
+      if (entry.host.state == copy_state::valid || entry.disk.state == copy_state::valid) {
+        EXPECT_TRUE(entry.indexed) << "a copy below without its token index";
+      }
       device += entry.device.slots.size();
       host += entry.host.slots.size();
       disk += entry.disk.places.size();
@@ -392,6 +395,8 @@ TEST_P(random_schedule, keeps_every_copy_right) {
   EXPECT_EQ(parts.tiers.device_pool(lock).used_slots(), 0u);
   EXPECT_EQ(parts.tiers.host_pool(lock).used_slots(), 0u);
   EXPECT_EQ(parts.tiers.disk_slots_used(lock), 0u);
+  EXPECT_EQ(parts.links.indexes(), 0u);
+  EXPECT_EQ(parts.links.wrong_indexes, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(seeds, random_schedule, testing::Range<std::uint64_t>(1, 40));

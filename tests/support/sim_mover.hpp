@@ -2,8 +2,10 @@
 /// to, and fails on demand.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -69,6 +71,31 @@ class sim_mover final : public mover {
     }
   }
 
+  /// Lane 1 has no token index, others have.
+  std::optional<slot> claim_index(const extent& what) override {
+    if (what.lane == 1) {
+      return std::nullopt;
+    }
+    indexes_.push_back(what.id);
+    return slot{static_cast<std::uint32_t>(indexes_.size() - 1), 1};
+  }
+  void release_index(slot which) override { indexes_[which.number] = 0; }
+  void build_index(const extent& what) override {
+    // The host copy must be the extent's, still complete, and the slot its own.
+    if (indexes_[what.index->number] != what.id) {
+      ++wrong_indexes;
+    }
+    for (const slot& held : what.host.slots) {
+      wrong_indexes += host[held.number] == 0 ? 1u : 0u;
+    }
+  }
+  /// Indexes claimed and not released.
+  std::size_t indexes() const {
+    return static_cast<std::size_t>(
+        std::count_if(indexes_.begin(), indexes_.end(), [](auto id) { return id != 0; }));
+  }
+  std::size_t wrong_indexes = 0;
+
   std::size_t in_flight() const { return running_.size(); }
 
   /// Completes one transfer, chosen by the seed; false when none is in flight.
@@ -120,6 +147,7 @@ class sim_mover final : public mover {
   }
 
   std::vector<bool> disk_used_;
+  std::vector<std::uint64_t> indexes_;  // per slot the id of the extent that holds it
   std::vector<transfer> running_;
   std::mt19937_64 random_;
 };
