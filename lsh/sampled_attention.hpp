@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/element.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/task_arena.hpp"
 #include "lsh/token_selector.hpp"
 
@@ -31,11 +32,13 @@ struct host_sums {
 };
 
 /// One query token of one KV head over one selection. The arguments must outlive it. Rows are
-/// pointers to [K head_dim | V head_dim] of `element`. Results do not depend on `helpers`.
+/// pointers to [K head_dim | V head_dim] of `element`. Results do not depend on `helpers`, on
+/// `level` by rounding only.
 class sampled_attention {
  public:
   sampled_attention(const selection& chosen, std::span<const tile_entry> tiles,
-                    const selector_query& query, element_type element);
+                    const selector_query& query, element_type element,
+                    cpu::isa_level level = cpu::active_isa());
   ~sampled_attention();
   sampled_attention(const sampled_attention&) = delete;
   sampled_attention& operator=(const sampled_attention&) = delete;
@@ -45,7 +48,7 @@ class sampled_attention {
   void read_tile(std::size_t i, const std::byte* const* rows);
   /// rows[i] is the row of chosen.rows[i]; all must stay until finish has returned.
   void read_rows(const std::byte* const* rows, cpu::task_arena* helpers);
-  /// After all reads: sums[head]; the spans point into this object.
+  /// After all reads (std::logic_error before): sums[head]; the spans point into this object.
   std::vector<host_sums> finish(cpu::task_arena* helpers);
 
  private:

@@ -45,7 +45,7 @@ finished_row reference_finish(const std::vector<double>& out, double lse, const 
   const double top = std::max(lse, host.reference);
   const double fd = std::exp(lse - top);
   const double fh = std::exp(host.reference - top);
-  const vector device = fd > 0 ? out : vector(out.size(), 0.0);
+  const vector device = fd > 0 ? out : vector(host.N0.size(), 0.0);
   const vector oh = combine(host.D0 > 0 ? 1 / host.D0 : 0, host.N0, 0, host.N0);
   const vector N0 = combine(fd, device, fh, host.N0);
   const double D0 = fd + fh * host.D0;

@@ -1,0 +1,175 @@
+#include "lsh/chosen_rows.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "lsh/sketch_format.hpp"
+
+namespace kvtier::lsh {
+namespace {
+
+void share(std::size_t count, cpu::task_arena* helpers,
+           const std::function<void(std::size_t)>& body) {
+  if (helpers != nullptr && count > 1) {
+    helpers->parallel_for(count, body);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    body(i);
+  }
+}
+
+void add_to(std::vector<double>& sums, const std::vector<float>& more, std::size_t head) {
+  const float* from = more.data() + head * sums.size();
+  for (std::size_t d = 0; d < sums.size(); ++d) {
+    sums[d] += double{from[d]};
+  }
+}
+
+/// The rows of a chunk that stand for others, in the order and form of residual_pass.
+struct drawn_rows {
+  std::vector<std::size_t> at;  // in the list of all rows
+  std::vector<const std::byte*> rows;
+  std::vector<float> weights, estimates, t, c, sizes;
+  std::vector<mean_value> means;
+};
+
+}  // namespace
+
+mean_value sampling_call::mean_of(std::uint32_t position) const noexcept {
+  const sketch_view view({query.head_dim, chosen.bits}, tiles[position].index);
+  return {view.value(), view.value_unit()};
+}
+
+std::size_t chosen_rows::end_of(std::size_t chunk) const noexcept {
+  return std::min(rows_.size(), (chunk + 1) * chunk_rows);
+}
+
+row_pass chosen_rows::pass_over(const std::byte* const* rows, std::size_t count) const noexcept {
+  return {rows, static_cast<std::uint32_t>(count), call_.element, heads(), call_.query.head_dim};
+}
+
+void chosen_rows::weigh(const std::byte* const* rows, cpu::task_arena* helpers) {
+  rows_.assign(rows, rows + call_.chosen.rows.size());
+  weights_.resize(rows_.size() * padded_heads(heads()));
+  masses_.assign(chunks(), {});
+  share(chunks(), helpers, [this](std::size_t chunk) { weigh_chunk(chunk); });
+}
+
+void chosen_rows::weigh_chunk(std::size_t chunk) {
+  const selection& chosen = call_.chosen;
+  const std::size_t first = chunk * chunk_rows;
+  const std::size_t count = end_of(chunk) - first;
+  const std::size_t stride = padded_heads(heads());
+  mass_chunk& sums = masses_[chunk];
+  sums.heads.resize(heads());
+  sums.num.assign(std::size_t{heads()} * call_.query.head_dim, 0.0f);
+  std::vector<float> factors(count, 1.0f);
+  if (call_.weighted()) {
+    for (std::size_t i = 0; i < count; ++i) {
+      factors[i] = static_cast<float>(certain) / static_cast<float>(chosen.thresholds[first + i]);
+    }
+  }
+  call_.kernels.weigh({pass_over(rows_.data() + first, count), call_.query.values,
+                       chosen.reference.data(), factors.data(), weights_.data() + first * stride,
+                       sums.num.data()});
+  for (std::size_t i = 0; i < count; ++i) {
+    const double t = weights_of(chosen.thresholds[first + i], chosen.estimator, true).t;
+    const float* weights = weights_.data() + (first + i) * stride;
+    for (std::uint32_t h = 0; h < heads(); ++h) {
+      sums.heads[h].den += double{factors[i]} * double{weights[h]};
+      sums.heads[h].weighed += t * double{weights[h]};
+    }
+    if (chosen.estimates && t > 0.0) {
+      const float* estimates = chosen.row_weights.data() + (first + i) * heads();
+      for (std::uint32_t h = 0; h < heads(); ++h) {
+        sums.heads[h].estimated += t * double{estimates[h]};
+      }
+    }
+  }
+}
+
+std::vector<row_masses> chosen_rows::masses() const {
+  std::vector<row_masses> all(heads());
+  for (std::uint32_t h = 0; h < heads(); ++h) {
+    all[h].num.assign(call_.query.head_dim, 0.0);
+    for (const mass_chunk& chunk : masses_) {
+      all[h].den += chunk.heads[h].den;
+      all[h].weighed += chunk.heads[h].weighed;
+      all[h].estimated += chunk.heads[h].estimated;
+      add_to(all[h].num, chunk.num, h);
+    }
+  }
+  return all;
+}
+
+std::vector<row_corrections> chosen_rows::correct(const std::vector<double>& alpha,
+                                                  const std::vector<float>& centre,
+                                                  cpu::task_arena* helpers) const {
+  std::vector<correction_chunk> sums(chunks());
+  share(chunks(), helpers,
+        [&](std::size_t chunk) { correct_chunk(chunk, alpha, centre, sums[chunk]); });
+  std::vector<row_corrections> all(heads());
+  for (std::uint32_t h = 0; h < heads(); ++h) {
+    all[h].correction.assign(call_.query.head_dim, 0.0);
+    all[h].cross.assign(call_.query.head_dim, 0.0);
+    for (const correction_chunk& chunk : sums) {
+      all[h].terms.add(chunk.heads[h]);
+      add_to(all[h].correction, chunk.correction, h);
+      add_to(all[h].cross, chunk.cross, h);
+    }
+  }
+  return all;
+}
+
+void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
+                                const std::vector<float>& centre, correction_chunk& sums) const {
+  const selection& chosen = call_.chosen;
+  const bool weighted = call_.weighted();
+  const std::size_t stride = padded_heads(heads());
+  sums.heads.resize(heads());
+  sums.correction.assign(centre.size(), 0.0f);
+  sums.cross.assign(centre.size(), 0.0f);
+  drawn_rows drawn;
+  for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
+    if (chosen.thresholds[i] == certain) {
+      continue;  // stands for itself only
+    }
+    const unit_weights unit = weights_of(chosen.thresholds[i], chosen.estimator, !weighted);
+    drawn.at.push_back(i);
+    drawn.rows.push_back(rows_[i]);
+    drawn.t.push_back(static_cast<float>(unit.t));
+    drawn.c.push_back(static_cast<float>(unit.c));
+    drawn.weights.insert(drawn.weights.end(), weights_.data() + i * stride,
+                         weights_.data() + (i + 1) * stride);
+    if (!weighted) {
+      drawn.means.push_back(call_.mean_of(chosen.rows[i] / tile_tokens));
+      for (std::uint32_t h = 0; h < stride; ++h) {
+        drawn.estimates.push_back(
+            h < heads() ? static_cast<float>(alpha[h] * double{chosen.row_weights[i * heads() + h]})
+                        : 0.0f);
+      }
+    }
+  }
+  drawn.sizes.resize(drawn.weights.size());
+  call_.kernels.residuals({pass_over(drawn.rows.data(), drawn.rows.size()), drawn.weights.data(),
+                           weighted ? nullptr : drawn.estimates.data(), drawn.means.data(),
+                           drawn.t.data(), drawn.c.data(), centre.data(), drawn.sizes.data(),
+                           sums.cross.data(), sums.correction.data()});
+  for (std::size_t i = 0; i < drawn.at.size(); ++i) {
+    const unit_weights unit =
+        weights_of(chosen.thresholds[drawn.at[i]], chosen.estimator, !weighted);
+    for (std::uint32_t h = 0; h < heads(); ++h) {
+      const std::size_t at = i * stride + h;
+      const float estimate = weighted ? 0.0f : drawn.estimates[at];
+      const double moment =
+          chosen.row_moments.empty()
+              ? 0.0
+              : alpha[h] * alpha[h] * double{chosen.row_moments[drawn.at[i] * heads() + h]};
+      sums.heads[h].add(unit, double{drawn.weights[at]} - double{estimate}, double{drawn.sizes[at]},
+                        moment);
+    }
+  }
+}
+
+}  // namespace kvtier::lsh

@@ -1,0 +1,89 @@
+/// What sampled attention computes from single rows, in chunks that helpers can share; the sums of
+/// chunks are added in order, so that they do not depend on who computed them. Private to lsh/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpu/task_arena.hpp"
+#include "lsh/correction_terms.hpp"
+#include "lsh/row_kernels.hpp"
+
+namespace kvtier::lsh {
+
+/// A call of sampled attention.
+struct sampling_call {
+  const selection& chosen;
+  std::span<const tile_entry> tiles;
+  const selector_query& query;
+  element_type element;
+  const row_kernels& kernels;
+
+  /// Rows enter the numerator with 1 / pi: there is no correction of theirs.
+  bool weighted() const noexcept {
+    return !chosen.estimates || chosen.estimator == estimator_kind::ht;
+  }
+  /// Of the tile at `position` of the list.
+  mean_value mean_of(std::uint32_t position) const noexcept;
+};
+
+/// Sums over rows for one head, with r = 1, or 1 / pi where rows are weighted.
+struct row_masses {
+  double den = 0.0;         ///< r w
+  double weighed = 0.0;     ///< t w
+  double estimated = 0.0;   ///< t W
+  std::vector<double> num;  ///< [head_dim] r w v
+};
+
+/// The corrections of rows for one head.
+struct row_corrections {
+  correction_terms terms;
+  std::vector<double> correction;  ///< [head_dim] sum of t z
+  std::vector<double> cross;       ///< [head_dim] sum of c e z
+};
+
+class chosen_rows {
+ public:
+  /// `call` must outlive it.
+  explicit chosen_rows(const sampling_call& call) : call_(call) {}
+
+  /// Weighs all rows. Their memory must stay until `correct` has returned.
+  void weigh(const std::byte* const* rows, cpu::task_arena* helpers);
+  bool weighed() const noexcept { return rows_.size() == call_.chosen.rows.size(); }
+  /// [heads]
+  std::vector<row_masses> masses() const;
+  /// [heads]. Estimates count times alpha[head]; z is taken at centre [heads][head_dim].
+  std::vector<row_corrections> correct(const std::vector<double>& alpha,
+                                       const std::vector<float>& centre,
+                                       cpu::task_arena* helpers) const;
+
+ private:
+  /// Chunks hold so many rows that the sums of a chunk are rare, and so few that fp32 sums do.
+  static constexpr std::size_t chunk_rows = 256;
+
+  struct mass_chunk {
+    std::vector<row_masses> heads;  // without num
+    std::vector<float> num;         // [heads][head_dim]
+  };
+  struct correction_chunk {
+    std::vector<correction_terms> heads;
+    std::vector<float> correction, cross;  // [heads][head_dim]
+  };
+
+  std::uint32_t heads() const noexcept { return call_.query.heads; }
+  std::size_t chunks() const noexcept { return (rows_.size() + chunk_rows - 1) / chunk_rows; }
+  std::size_t end_of(std::size_t chunk) const noexcept;
+  row_pass pass_over(const std::byte* const* rows, std::size_t count) const noexcept;
+  void weigh_chunk(std::size_t chunk);
+  void correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
+                     const std::vector<float>& centre, correction_chunk& sums) const;
+
+  const sampling_call& call_;
+  std::vector<const std::byte*> rows_;
+  std::vector<float> weights_;  // [rows][padded heads]
+  std::vector<mass_chunk> masses_;
+};
+
+}  // namespace kvtier::lsh

@@ -1,0 +1,277 @@
+#include "lsh/sampled_attention.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "lsh/chosen_rows.hpp"
+
+namespace kvtier::lsh {
+namespace {
+
+constexpr double largest_carry = 8.0;
+
+double clipped_ratio(double above, double below) {
+  return below > 0.0 ? std::min(2.0, std::max(.5, above / below)) : 1.0;
+}
+
+void add_scaled(std::vector<double>& to, double factor, const double* from) {
+  for (std::size_t d = 0; d < to.size(); ++d) {
+    to[d] += factor * from[d];
+  }
+}
+
+/// Exact sums over a tile that was read, all heads.
+struct read_tile_sums {
+  std::vector<double> den;  // [heads]
+  std::vector<float> num;   // [heads][head_dim]
+};
+
+/// One head's way from sums over rows and tiles to what the host returns.
+struct head_result {
+  host_sums sums;
+  double row_alpha = 1.0;   // what estimates of rows are multiplied by
+  double tile_alpha = 1.0;  // of whole tiles
+  std::vector<double> num, correction, cross;
+};
+
+}  // namespace
+
+struct sampled_attention::state {
+  state(const selection& chosen, std::span<const tile_entry> tiles, const selector_query& query,
+        element_type element, cpu::isa_level level)
+      : call{chosen, tiles, query, element, row_kernels_for(level)},
+        rows(call),
+        tile_sums(chosen.tiles.size()),
+        heads(query.heads) {}
+
+  void read_tile(std::size_t i, const std::byte* const* tile_rows);
+  void require_all_read() const;
+  void sum(std::uint32_t head, const row_masses& masses);
+  std::vector<float> centre() const;
+  correction_terms correct_tiles(std::uint32_t head, const float* centre);
+  void correct(std::uint32_t head, const row_corrections& from_rows, const float* centre);
+  void account_for_unread_tiles(head_result& result, std::uint32_t head,
+                                const correction_terms& of_rows, const correction_terms& of_tiles);
+
+  std::size_t head_dim() const noexcept { return call.query.head_dim; }
+  bool shrinks() const noexcept { return !call.weighted(); }
+
+  const sampling_call call;
+  chosen_rows rows;
+  std::vector<read_tile_sums> tile_sums;
+  std::vector<head_result> heads;
+};
+
+void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* tile_rows) {
+  const selector_query& query = call.query;
+  read_tile_sums& sums = tile_sums[i];
+  sums.num.assign(query.heads * head_dim(), 0.0f);
+  sums.den.assign(query.heads, 0.0);
+  const std::size_t stride = padded_heads(query.heads);
+  std::vector<float> weights(tile_tokens * stride);
+  call.kernels.weigh({{tile_rows, tile_tokens, call.element, query.heads, query.head_dim},
+                      query.values,
+                      call.chosen.reference.data(),
+                      nullptr,
+                      weights.data(),
+                      sums.num.data()});
+  for (std::size_t row = 0; row < tile_tokens; ++row) {
+    for (std::uint32_t h = 0; h < query.heads; ++h) {
+      sums.den[h] += double{weights[row * stride + h]};
+    }
+  }
+}
+
+void sampled_attention::state::require_all_read() const {
+  if (!rows.weighed()) {
+    throw std::logic_error("sampled attention: finish before read_rows");
+  }
+  for (std::size_t i = 0; i < tile_sums.size(); ++i) {
+    if (tile_sums[i].den.empty()) {
+      throw std::logic_error("sampled attention: finish before read_tile(" + std::to_string(i) +
+                             ")");
+    }
+  }
+}
+
+/// N0, D0 and the factors of the estimates.
+void sampled_attention::state::sum(std::uint32_t head, const row_masses& masses) {
+  const selection& chosen = call.chosen;
+  const std::size_t count = call.query.heads;
+  head_result& result = heads[head];
+  host_sums& sums = result.sums;
+  sums.reference = chosen.reference[head];
+  sums.estimates = chosen.estimates;
+  sums.den = masses.den;
+  result.num = masses.num;
+  double read_mass = 0.0;
+  double estimated_mass = 0.0;
+  for (std::size_t i = 0; i < tile_sums.size(); ++i) {
+    const read_tile_sums& tile = tile_sums[i];
+    const double weight =
+        chosen.estimates ? 1.0 : certain / static_cast<double>(chosen.tile_thresholds[i]);
+    sums.den += weight * tile.den[head];
+    const float* num = tile.num.data() + head * head_dim();
+    for (std::size_t d = 0; d < head_dim(); ++d) {
+      result.num[d] += weight * double{num[d]};
+    }
+    read_mass += tile.den[head];
+    estimated_mass += chosen.estimates ? double{chosen.tile_weights[i * count + head]} : 0.0;
+  }
+  if (!chosen.estimates) {
+    return;
+  }
+  if (shrinks()) {
+    result.row_alpha = clipped_ratio(masses.weighed, masses.estimated);
+    result.tile_alpha = chosen.bits == 1 ? clipped_ratio(read_mass, estimated_mass) : 1.0;
+  }
+  sums.den += result.row_alpha * chosen.row_unread.mass[head] +
+              result.tile_alpha * chosen.whole_unread.mass[head];
+  add_scaled(result.num, result.row_alpha, chosen.row_unread.num.data() + head * head_dim());
+  add_scaled(result.num, result.tile_alpha, chosen.whole_unread.num.data() + head * head_dim());
+}
+
+/// The host's own output, N0 / D0 [heads][head_dim]: what corrections are taken at.
+std::vector<float> sampled_attention::state::centre() const {
+  std::vector<float> all;
+  for (const head_result& result : heads) {
+    for (const double x : result.num) {
+      all.push_back(result.sums.den > 0.0 ? static_cast<float>(x / result.sums.den) : 0.0f);
+    }
+  }
+  return all;
+}
+
+/// Adds the tiles' parts of the vectors and returns their terms.
+correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, const float* centre) {
+  const selection& chosen = call.chosen;
+  head_result& result = heads[head];
+  const double alpha = result.tile_alpha;
+  correction_terms terms;
+  std::vector<double> z(head_dim());
+  for (std::size_t i = 0; i < tile_sums.size(); ++i) {
+    const unit_weights unit = weights_of(chosen.tile_thresholds[i], chosen.estimator, true);
+    const mean_value mean = call.mean_of(chosen.tiles[i]);
+    const std::size_t at = i * call.query.heads + head;
+    const double estimate = alpha * double{chosen.tile_weights[at]};
+    const double excess = tile_sums[i].den[head] - estimate;
+    const float* num = tile_sums[i].num.data() + head * head_dim();
+    double size2 = 0.0;
+    for (std::size_t d = 0; d < head_dim(); ++d) {
+      const double mean_d = double{mean.unit} * mean.values[d];
+      z[d] = double{num[d]} - estimate * mean_d - excess * double{centre[d]};
+      size2 += z[d] * z[d];
+    }
+    add_scaled(result.correction, unit.correction, z.data());
+    add_scaled(result.cross, unit.c * excess, z.data());
+    terms.add(unit, excess, size2, alpha * alpha * double{chosen.tile_moments[at]});
+  }
+  return terms;
+}
+
+void sampled_attention::state::correct(std::uint32_t head, const row_corrections& from_rows,
+                                       const float* centre) {
+  head_result& result = heads[head];
+  result.correction = from_rows.correction;
+  result.cross = from_rows.cross;
+  const correction_terms of_tiles = correct_tiles(head, centre);
+  correction_terms all = from_rows.terms;
+  all.add(of_tiles);
+  for (std::size_t d = 0; d < head_dim(); ++d) {
+    result.correction[d] += all.den * double{centre[d]};  // so far it was that of o - centre
+  }
+  host_sums& sums = result.sums;
+  sums.correction_den = all.den;
+  sums.spread = all.spread;
+  sums.spread2 = all.spread2;
+  sums.share = all.share;
+  if (shrinks()) {
+    sums.frozen = all.frozen;
+    sums.frozen_den = all.frozen_den;
+  }
+  account_for_unread_tiles(result, head, from_rows.terms, of_tiles);
+}
+
+/// Unread tiles are worth at least what the codes expect of them, times what reading showed to be
+/// missing in that expectation.
+void sampled_attention::state::account_for_unread_tiles(head_result& result, std::uint32_t head,
+                                                        const correction_terms& of_rows,
+                                                        const correction_terms& of_tiles) {
+  const selection& chosen = call.chosen;
+  host_sums& sums = result.sums;
+  if (!shrinks()) {
+    if (chosen.tiles.empty()) {
+      sums.audited = !chosen.any_whole;
+      return;
+    }
+    const double ratio = of_tiles.size / std::max(of_tiles.model, 1e-300);
+    sums.frozen = std::max(0.0, ratio * chosen.audit_moments[head] - of_tiles.spread);
+    return;
+  }
+  const double alpha = result.tile_alpha;
+  const double unread = chosen.whole_moments[head] * alpha * alpha;
+  if (unread <= 0.0) {
+    return;
+  }
+  double ratio = 0.0;
+  if (of_rows.frozen_model > 0.0) {
+    ratio = of_rows.frozen / of_rows.frozen_model;
+  }
+  if (of_tiles.model > 0.0) {
+    ratio = std::max(ratio, of_tiles.size / of_tiles.model);
+  }
+  sums.frozen += std::max(0.0, ratio * unread - of_tiles.frozen);
+  if (!chosen.audits) {
+    const double rows_mass = result.row_alpha * chosen.row_unread.mass[head];
+    sums.audited = false;
+    sums.carry = rows_mass > 0.0
+                     ? std::min(largest_carry, alpha * chosen.whole_unread.mass[head] / rows_mass)
+                     : 0.0;
+  }
+}
+
+sampled_attention::sampled_attention(const selection& chosen, std::span<const tile_entry> tiles,
+                                     const selector_query& query, element_type element,
+                                     cpu::isa_level level)
+    : state_(std::make_unique<state>(chosen, tiles, query, element, level)) {}
+
+sampled_attention::~sampled_attention() = default;
+
+void sampled_attention::read_tile(std::size_t i, const std::byte* const* rows) {
+  state_->read_tile(i, rows);
+}
+
+void sampled_attention::read_rows(const std::byte* const* rows, cpu::task_arena* helpers) {
+  state_->rows.weigh(rows, helpers);
+}
+
+std::vector<host_sums> sampled_attention::finish(cpu::task_arena* helpers) {
+  state& all = *state_;
+  all.require_all_read();
+  const std::vector<row_masses> masses = all.rows.masses();
+  for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
+    all.sum(head, masses[head]);
+  }
+  if (all.call.chosen.estimates) {
+    const std::vector<float> centre = all.centre();
+    std::vector<double> alpha;
+    for (const head_result& result : all.heads) {
+      alpha.push_back(result.row_alpha);
+    }
+    const std::vector<row_corrections> rows = all.rows.correct(alpha, centre, helpers);
+    for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
+      all.correct(head, rows[head], centre.data() + head * all.head_dim());
+    }
+  }
+  std::vector<host_sums> sums;
+  for (head_result& result : all.heads) {
+    sums.push_back(result.sums);
+    sums.back().num = result.num;
+    sums.back().correction = result.correction;
+    sums.back().cross = result.cross;
+  }
+  return sums;
+}
+
+}  // namespace kvtier::lsh
