@@ -97,6 +97,7 @@ std::string summary_json(const job_summary& summary) {
       {"prefill_tokens_per_second", rate(progress.prefilled_tokens, progress.prefill_seconds)},
       {"decode_tokens_per_second", rate(progress.decoded_tokens, progress.decode_seconds)},
       {"attended_fraction", measures.attended_fraction},
+      {"offloaded_rows", summary.rows.offloaded},
       {"keys_scored", summary.rows.keys_scored},
       {"error_bound", or_null(measures.error_bound)},
       {"error_bound_max", or_null(measures.error_bound_max)},
