@@ -5,9 +5,9 @@
 // four query heads share each loaded row (a "quad"; missing heads are zero queries), eight take two
 // quads.
 //
-// Precision: that of the key products (attention_avx512_keys.hpp); weights and values always meet
+// Precision: that of the key products (attention_avx512_quads.hpp); weights and values always meet
 // in fp32 FMA.
-#include "cpu/attention_avx512_keys.hpp"
+#include "cpu/attention_avx512_quads.hpp"
 
 namespace kvtier::cpu {
 
@@ -75,53 +75,6 @@ void weigh(quad_sums<HeadDim>& sums, __m512 (&logits)[4], float (&weights)[tile_
     _mm512_store_ps(weights + 16 * i, weight);
   }
   _mm512_store_ps(sums.den, den);
-}
-
-/// num += weights * V, 64 dims at a time so that the 16 sums stay in registers.
-template <class Rows, int HeadDim, class Prefetch>
-void add_values(quad_sums<HeadDim>& sums, const tile& rows, const Prefetch& prefetch,
-                const float (&weights)[tile_rows * quad]) {
-  constexpr std::size_t element = Rows::element_size;
-  constexpr int row_lines = HeadDim * 2 * static_cast<int>(element) / static_cast<int>(line);
-  constexpr int parts = HeadDim / 64;
-  constexpr int prefetches = row_lines / 2 / parts;  // per row and part
-  for (int part = 0; part < parts; ++part) {
-    __m512 y[quad][4];
-#pragma GCC unroll 4
-    for (std::uint32_t g = 0; g < quad; ++g) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        y[g][j] = _mm512_load_ps(sums.num[g] + 64 * part + 16 * j);
-      }
-    }
-    for (std::uint32_t r = 0; r < rows.count; ++r) {
-      const std::byte* from =
-          rows.rows[r] + (HeadDim + 64 * static_cast<std::size_t>(part)) * element;
-      __m512 v[4];
-      Rows::load_32(from, v[0], v[1]);
-      Rows::load_32(from + 32 * element, v[2], v[3]);
-#pragma GCC unroll 4
-      for (int p = 0; p < prefetches; ++p) {
-        prefetch(row_lines * static_cast<int>(tile_rows) / 2 +
-                 (part * static_cast<int>(tile_rows) + static_cast<int>(r)) * prefetches + p);
-      }
-#pragma GCC unroll 4
-      for (std::uint32_t g = 0; g < quad; ++g) {
-        const __m512 weight = _mm512_set1_ps(weights[r * quad + g]);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          y[g][j] = _mm512_fmadd_ps(v[j], weight, y[g][j]);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (std::uint32_t g = 0; g < quad; ++g) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        _mm512_store_ps(sums.num[g] + 64 * part + 16 * j, y[g][j]);
-      }
-    }
-  }
 }
 
 /// Adds the quad's sums to the caller's.
@@ -227,7 +180,7 @@ template <class Rows, int HeadDim> class decode {
       finish_logits(logits, rows.count, from);
       alignas(64) float weights[tile_rows * quad];
       weigh(sums_[i], logits, weights);
-      add_values<Rows, HeadDim>(sums_[i], rows, prefetch, weights);
+      add_values<Rows, HeadDim>(sums_[i].num, rows, prefetch, weights);
     }
   }
 

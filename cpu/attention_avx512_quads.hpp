@@ -1,10 +1,11 @@
-/// Keys under the queries, AVX-512-BF16: 16 gathered rows at a time times four query heads (a
-/// "quad"; missing heads are zero queries), and the prefetching that keeps memory busy meanwhile.
-/// Shared by whatever attends single tokens; included, like attention_avx512.hpp, only by files
-/// compiled for AVX-512, and of internal linkage throughout.
+/// Four query heads (a "quad"; missing heads are zero queries) over 16 gathered rows, AVX-512-BF16:
+/// key products, sums of values, and the prefetching that keeps memory busy meanwhile. Shared by
+/// whatever attends single tokens; included, like attention_avx512.hpp, only by files compiled for
+/// AVX-512, and of internal linkage throughout.
 ///
 /// Precision: keys of bf16 rows are multiplied by vdpbf16ps with queries split into two bf16 (the
-/// second half is skipped when queries are bf16 already), other rows by fp32 FMA.
+/// second half is skipped when queries are bf16 already), other rows by fp32 FMA; weights and values
+/// always meet in fp32 FMA.
 #pragma once
 
 #include "cpu/attention_avx512.hpp"
@@ -163,6 +164,54 @@ void multiply_keys(const quad_query<HeadDim>& query, const tile& rows, const Pre
       folded[r] = fold_heads(z[r]);
     }
     products[i] = fold_rows(folded);
+  }
+}
+
+/// num [head][dim, in the order in which Rows loads 32] += weights [row][head] * V, 64 dims at a
+/// time so that the 16 sums stay in registers.
+template <class Rows, int HeadDim, class Prefetch>
+void add_values(float (&num)[quad][static_cast<std::size_t>(HeadDim)], const tile& rows,
+                const Prefetch& prefetch, const float (&weights)[tile_rows * quad]) {
+  constexpr std::size_t element = Rows::element_size;
+  constexpr int row_lines = HeadDim * 2 * static_cast<int>(element) / static_cast<int>(line);
+  constexpr int parts = HeadDim / 64;
+  constexpr int prefetches = row_lines / 2 / parts;  // per row and part
+  for (int part = 0; part < parts; ++part) {
+    __m512 y[quad][4];
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        y[g][j] = _mm512_load_ps(num[g] + 64 * part + 16 * j);
+      }
+    }
+    for (std::uint32_t r = 0; r < rows.count; ++r) {
+      const std::byte* from =
+          rows.rows[r] + (HeadDim + 64 * static_cast<std::size_t>(part)) * element;
+      __m512 v[4];
+      Rows::load_32(from, v[0], v[1]);
+      Rows::load_32(from + 32 * element, v[2], v[3]);
+#pragma GCC unroll 4
+      for (int p = 0; p < prefetches; ++p) {
+        prefetch(row_lines * static_cast<int>(tile_rows) / 2 +
+                 (part * static_cast<int>(tile_rows) + static_cast<int>(r)) * prefetches + p);
+      }
+#pragma GCC unroll 4
+      for (std::uint32_t g = 0; g < quad; ++g) {
+        const __m512 weight = _mm512_set1_ps(weights[r * quad + g]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          y[g][j] = _mm512_fmadd_ps(v[j], weight, y[g][j]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        _mm512_store_ps(num[g] + 64 * part + 16 * j, y[g][j]);
+      }
+    }
   }
 }
 
