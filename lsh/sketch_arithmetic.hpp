@@ -39,20 +39,17 @@ inline float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-/// 64 s as an integer; NaN counts as the least.
-inline std::int16_t score_of(float s) {
-  const float scaled = s * 64.0f;
-  if (scaled >= 32767.0f) {
-    return 32767;
-  }
-  return scaled > -32768.0f ? static_cast<std::int16_t>(nearest(scaled)) : std::int16_t{-32768};
-}
-
-/// Posterior mean logit + tau^2 / 2 of a token from <code, query>.
-inline float posterior(const sketch_head& head, float base, std::int32_t product, float f) {
+/// The score of a token: 64 (posterior mean logit + tau^2 / 2), from <code, query>; `base` is the
+/// tile's part of it. The factor 64 is in base and score_step, where it is exact. NaN counts as the
+/// least.
+inline std::int16_t score_of(const sketch_head& head, float base, std::int32_t product, float f) {
   float t = static_cast<float>(product) + head.residual * f;
   t = f * t;
-  return base + head.logit_step * t;
+  const float s = base + head.score_step * t;
+  if (s >= 32767.0f) {
+    return 32767;
+  }
+  return s > -32768.0f ? static_cast<std::int16_t>(nearest(s)) : std::int16_t{-32768};
 }
 
 /// tau^2 of a code with unit f.

@@ -20,8 +20,19 @@ namespace kvtier::lsh {
 
 /// Tokens per bin of a quarter nat below the top.
 using bin_counts = std::array<std::uint32_t, score_bins>;
-/// 65536 pi - 1 by bin, so that a token is drawn when its number is not above it.
-using draw_limits = std::array<std::uint16_t, score_bins>;
+/// 65536 pi - 1 by bin, so that a token is drawn when its number is not above it. In two bytes,
+/// which is how vectors look them up.
+struct draw_limits {
+  alignas(64) std::array<std::uint8_t, score_bins> low, high;
+
+  std::uint16_t at(std::size_t bin) const noexcept {
+    return static_cast<std::uint16_t>(high[bin] << 8 | low[bin]);
+  }
+  void set(std::size_t bin, std::uint16_t limit) noexcept {
+    low[bin] = static_cast<std::uint8_t>(limit);
+    high[bin] = static_cast<std::uint8_t>(limit >> 8);
+  }
+};
 
 struct sketch_kernels {
   /// Writes the token index of fp32 keys and values [64][head_dim].

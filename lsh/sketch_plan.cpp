@@ -75,8 +75,8 @@ void set_limits(sketch_plan& plan, std::uint32_t heads, int level,
       const double threshold = std::floor(65536.0 * (plan.share[g] * weights[bin]) * factor) +
                                static_cast<double>(least);
       const bool all = level == last_level || threshold >= double{certain};
-      plan.limits[g][bin] =
-          all ? std::uint16_t{65535} : static_cast<std::uint16_t>(threshold - 1.0);
+      plan.limits[g].set(bin,
+                         all ? std::uint16_t{65535} : static_cast<std::uint16_t>(threshold - 1.0));
     }
   }
 }

@@ -39,7 +39,7 @@ struct sketch_plan {
   std::array<double, most_heads> mass{};   ///< D_g, in units of exp(top / 64)
   std::array<double, most_heads> share{};  ///< k_g
   int level = 0;                           ///< J; last_level is the census
-  alignas(64) std::array<draw_limits, most_heads> limits{};
+  std::array<draw_limits, most_heads> limits{};
 };
 
 /// Sum over the calibration tokens of their largest limit over the heads.

@@ -32,9 +32,10 @@ sketch_head make_head(const sketch_format& format, const sketch_rotation& rotati
   }
   const float step = maximum / largest_value;
   const by_dim& residual_unit = format.bits == 1 ? residual_unit_1bit : residual_unit_2bit;
-  head.logit_step = step * logit_unit[dims];
+  const float logit_step = step * logit_unit[dims];
+  head.score_step = 64.0f * logit_step;
   head.residual = residual_unit[dims] * (static_cast<float>(squares) * step);
-  head.variance_unit = 2.0f * (head.logit_step * head.residual);
+  head.variance_unit = 2.0f * (logit_step * head.residual);
   return head;
 }
 

@@ -6,13 +6,11 @@
 
 #include "lsh/counter_random.hpp"
 #include "lsh/sketch_arithmetic.hpp"
+#include "lsh/sketch_encoding.hpp"
 #include "lsh/sketch_kernels.hpp"
 
 namespace kvtier::lsh {
 namespace {
-
-/// xi^2 head_dim 65536 > level_three |xi|^2: the code's level is 3 instead of 1.
-constexpr std::int64_t level_three = 64974;
 
 // ---- Build
 
@@ -28,29 +26,6 @@ std::array<float, most_dims> mean_of(const float* rows, std::uint32_t dims) {
     x *= 1.0f / tile_tokens;
   }
   return mean;
-}
-
-float largest_of(const float* x, std::size_t count) {
-  float largest = 0.0f;
-  for (std::size_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::abs(x[i]));
-  }
-  return largest;
-}
-
-/// Writes the rotated mean, quantised, and returns it.
-std::array<float, most_dims> centre(const sketch_rotation& rotation, const float* keys,
-                                    std::int8_t* mean, std::int32_t& exponent) {
-  const std::uint32_t dims = rotation.head_dim;
-  std::array<float, most_dims> x = mean_of(keys, dims);
-  rotate(rotation, x.data());
-  exponent = exponent_for(largest_of(x.data(), dims), 127);
-  for (std::uint32_t i = 0; i < dims; ++i) {
-    const float rounded = nearest(x[i] * power_of_two(-exponent));
-    mean[i] = static_cast<std::int8_t>(rounded);
-    x[i] = rounded * power_of_two(exponent);
-  }
-  return x;
 }
 
 /// Writes the code bits of one token; returns <code, x> / <code, code>.
@@ -80,8 +55,9 @@ float encode(const sketch_format& format, const std::int32_t* x, std::uint32_t t
   return static_cast<float>(product) / static_cast<float>(length);
 }
 
-void encode_keys(const sketch_rotation& rotation, const sketch_format& format, const float* keys,
-                 const float* mean, std::byte* index, float& scale_unit) {
+/// Returns the unit of the scales.
+float encode_keys(const sketch_rotation& rotation, const sketch_format& format, const float* keys,
+                  const float* mean, std::byte* index) {
   const std::uint32_t dims = format.head_dim;
   std::vector<float> x(std::size_t{tile_tokens} * dims);
   for (std::uint32_t token = 0; token < tile_tokens; ++token) {
@@ -103,26 +79,20 @@ void encode_keys(const sketch_rotation& rotation, const sketch_format& format, c
     f[token] = encode(format, rounded.data(), token, reinterpret_cast<std::uint8_t*>(index)) *
                power_of_two(exponent);
   }
-  scale_unit = std::max(*std::max_element(f.begin(), f.end()), smallest_maximum) / 255.0f;
-  for (std::uint32_t token = 0; token < tile_tokens; ++token) {
-    const float scale = std::max(nearest(f[token] / scale_unit), 1.0f);
-    index[format.scales_at() + token] = static_cast<std::byte>(scale);
-  }
+  return quantise_scales(f.data(), reinterpret_cast<std::uint8_t*>(index + format.scales_at()));
 }
 
 void build(const sketch_rotation& rotation, const sketch_format& format, const float* keys,
            const float* values, std::byte* index) {
   std::fill_n(index, format.bytes(), std::byte{});
   sketch_format::tail tail{};
-  const auto mean = centre(rotation, keys, reinterpret_cast<std::int8_t*>(index + format.mean_at()),
-                           tail.mean_exponent);
-  encode_keys(rotation, format, keys, mean.data(), index, tail.scale_unit);
+  auto mean = mean_of(keys, format.head_dim);
+  tail.mean_exponent = quantise_mean(rotation, mean.data(),
+                                     reinterpret_cast<std::int8_t*>(index + format.mean_at()));
+  tail.scale_unit = encode_keys(rotation, format, keys, mean.data(), index);
   const auto value = mean_of(values, format.head_dim);
-  tail.value_unit = std::max(largest_of(value.data(), format.head_dim), smallest_maximum) / 127.0f;
-  for (std::uint32_t i = 0; i < format.head_dim; ++i) {
-    const float rounded = std::clamp(nearest(value[i] / tail.value_unit), -127.0f, 127.0f);
-    index[format.value_at() + i] = static_cast<std::byte>(static_cast<std::int8_t>(rounded));
-  }
+  tail.value_unit = quantise_value(value.data(), format.head_dim,
+                                   reinterpret_cast<std::int8_t*>(index + format.value_at()));
   std::memcpy(index + format.tail_at(), &tail, sizeof tail);
 }
 
@@ -181,7 +151,7 @@ float base_of(const sketch_head& head, const sketch_view& view, std::uint32_t di
   for (std::uint32_t i = 0; i < dims; ++i) {
     product += head.values[i] * view.mean()[i];
   }
-  return head.logit_step * (static_cast<float>(product) * power_of_two(view.mean_exponent()));
+  return head.score_step * (static_cast<float>(product) * power_of_two(view.mean_exponent()));
 }
 
 void score_head(const sketch_query& query, std::uint32_t g, const sketch_view& view,
@@ -191,7 +161,7 @@ void score_head(const sketch_query& query, std::uint32_t g, const sketch_view& v
   const auto product = products(query, g, view.planes());
   for (std::uint32_t token = 0; token < tile_tokens; ++token) {
     const float f = static_cast<float>(view.scales()[token]) * view.scale_unit();
-    scores[token] = score_of(posterior(head, base, product[token], f));
+    scores[token] = score_of(head, base, product[token], f);
     top = std::max(top, scores[token]);
   }
 }
@@ -237,7 +207,7 @@ std::uint16_t limit_at(const std::int16_t* scores, std::uint32_t heads, const st
                        const draw_limits* limits, std::uint32_t token) {
   std::uint16_t limit = 0;
   for (std::uint32_t g = 0; g < heads; ++g) {
-    limit = std::max(limit, limits[g][bin_of(scores[g * tile_tokens + token], top[g])]);
+    limit = std::max(limit, limits[g].at(bin_of(scores[g * tile_tokens + token], top[g])));
   }
   return limit;
 }
