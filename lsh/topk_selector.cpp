@@ -70,6 +70,12 @@ class topk_selection final : public query_selection {
   selection choose(cpu::task_arena*) override {
     selection chosen;
     chosen.heads = query_.heads;
+    for (std::uint32_t g = 0; g < query_.heads; ++g) {
+      const float* logits = head(g);
+      const std::size_t tokens = tiles_.size() * tile_tokens;
+      chosen.reference.push_back(tokens == 0 ? -std::numeric_limits<float>::infinity()
+                                             : *std::max_element(logits, logits + tokens));
+    }
     std::vector<ranked_token> heap = ranked();
     std::vector<bool> whole_taken(tiles_.size(), false);
     std::uint64_t left = budget();
