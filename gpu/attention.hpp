@@ -96,14 +96,15 @@ struct row_report {
 /// What the host found out about one row beside its sums; units of den = 1 (sampler.md, 10.8: each
 /// is divided by D0, or D0^2 where it is quadratic).
 struct estimate_scalars {
-  float correction_den = 0.0f;    ///< Cd / D0
-  float spread = 0.0f;            ///< SX / D0^2
-  float terms = 0.0f;             ///< n = SX^2 / SX2, 0 if there are none
-  float share = 0.0f;             ///< SE / D0^2
-  float frozen = 0.0f;            ///< QX / D0^2
-  float frozen_den = 0.0f;        ///< QE / D0^2
-  float carry = 0.0f;             ///< kx
-  std::uint32_t certifiable = 1;  ///< 0: not audited, or codes too coarse
+  float correction_den = 0.0f;  ///< Cd / D0
+  float spread = 0.0f;          ///< SX / D0^2
+  float terms = 0.0f;           ///< n = SX^2 / SX2, 0 if there are none
+  float share = 0.0f;           ///< SE / D0^2
+  float frozen = 0.0f;          ///< QX / D0^2
+  float frozen_den = 0.0f;      ///< QE / D0^2
+  float carry = 0.0f;           ///< kx
+  /// 0: not audited, or codes too coarse; 1: as far as the terms go; 2: nothing was left unread.
+  std::uint32_t certifiable = 1;
 };
 
 /// The host's sums are an estimate; the merge finishes it.

@@ -56,7 +56,8 @@ struct unread_estimate {
 struct selection {
   std::uint32_t heads = 0;
   /// False: rows and tiles count with weight 1/pi and nothing else is estimated (topk); then only
-  /// rows, thresholds, tiles and tile_thresholds below are filled, and there is no error bound.
+  /// rows, thresholds, tiles, tile_thresholds and reference below are filled, and there is no error
+  /// bound.
   bool estimates = false;
   estimator_kind estimator = estimator_kind::shrink;
   std::uint32_t bits = 0;
@@ -66,7 +67,7 @@ struct selection {
   std::vector<std::uint32_t> tiles;       ///< ascending positions of whole tiles to read
   std::vector<std::uint32_t> tile_thresholds;  ///< [tiles] 65536 Pi
 
-  std::vector<float> reference;    ///< [heads] natural log, smax / 64
+  std::vector<float> reference;    ///< [heads] natural log; smax / 64 if estimated
   std::vector<float> row_weights;  ///< [rows][heads] W~ of each row
   std::vector<float> row_moments;  ///< [rows][heads] E[w^2 | code]; empty unless some tile is whole
   std::vector<float> tile_weights;    ///< [tiles][heads] W~_B of each tile read

@@ -98,8 +98,8 @@ void divide_host(const config& options, const geometry& sizes, std::uint32_t dis
                  std::uint64_t index_bytes, tier_budget& budget) {
   const std::uint64_t extent_slots = sizes.blocks_per_extent;
   const bool estimates = draws(options);
-  // Staging takes what a full step can use, but at most 1/64 of host memory per area; a sampled
-  // question of 64 tokens should fit in one step.
+  // Staging takes what a full step can use, but at most 1/64 of host memory per area; 1/32 where a
+  // question is sampled, of which 64 tokens should fit in one step.
   const std::uint64_t heads = options.shape.query_heads;
   const std::uint64_t least = std::uint64_t{options.host_query_tokens} * heads;
   const std::uint64_t wanted =
@@ -116,7 +116,8 @@ void divide_host(const config& options, const geometry& sizes, std::uint32_t dis
            staging_areas *
                staging_pool::area_bytes(options.shape, static_cast<std::uint32_t>(rows), estimates);
   };
-  std::uint64_t rows = std::min(wanted, std::max(least, options.host_memory / 64 / row));
+  std::uint64_t rows =
+      std::min(wanted, std::max(least, options.host_memory / (estimates ? 32 : 64) / row));
   if (options.host_memory < overhead(rows) + least_slots * slot) {
     rows = least;  // so that the least that is asked for below is enough
   }

@@ -77,7 +77,9 @@ class random_user {
         const std::uint64_t wanted = random_() % 3 == 0 ? 1 + random_() % 100 : 1 + random_() % 3;
         requests.push_back(
             {.target = sequence.get(),
-             .tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, room, most}))});
+             .tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, room, most})),
+             .exact = random_() % 3 == 0});
+        requests.back().exact |= requests.back().tokens > runtime_.max_sampled_tokens(4);
       }
     }
     if (!requests.empty()) {
@@ -94,28 +96,47 @@ class random_user {
   std::vector<std::unique_ptr<test::toy_sequence>> sequences_;
 };
 
-class schedules : public testing::TestWithParam<std::tuple<std::uint32_t, std::uint64_t>> {};
+config tiers_of(std::uint32_t block_tokens, std::uint64_t seed, const std::string& selector) {
+  config options = test::small_config(
+      {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed);
+  options.selector = parse_selector(selector);
+  // Staging for more rows and the token indexes of all tiers.
+  options.host_memory += options.selector.kind == selector_kind::full ? 0 : std::uint64_t{2} << 20;
+  return options;
+}
+
+void expect_right_counts(const runtime& target, const std::string& selector) {
+  const runtime_stats stats = target.stats();
+  if (selector == "full") {
+    EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
+  } else {
+    EXPECT_LE(stats.rows.loaded, stats.rows.offloaded);
+    EXPECT_LE(stats.errors.certified, stats.errors.rows);
+  }
+  EXPECT_LE(stats.host.peak_bytes, stats.host.cap_bytes);
+  EXPECT_EQ(stats.index_bytes, 0u) << "all sequences are gone";
+}
+
+class schedules
+    : public testing::TestWithParam<std::tuple<std::uint32_t, std::uint64_t, std::string>> {};
 
 TEST_P(schedules, one_thread) {
-  const auto [block_tokens, seed] = GetParam();
-  const auto target = runtime::open(test::small_config(
-      {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed));
+  const auto& [block_tokens, seed, selector] = GetParam();
+  const auto target = runtime::open(tiers_of(block_tokens, seed, selector));
   {
     random_user user(*target, seed, 4);
     for (int i = 0; i < 120 && !HasFailure(); ++i) {
       user.act();
     }
     EXPECT_GT(user.steps(), 15u);
+    EXPECT_GT(target->stats().rows.offloaded, 0u);
   }
-  const runtime_stats stats = target->stats();
-  EXPECT_GT(stats.rows.offloaded, 0u);
-  EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
+  expect_right_counts(*target, selector);
 }
 
 TEST_P(schedules, two_threads) {
-  const auto [block_tokens, seed] = GetParam();
-  const auto target = runtime::open(test::small_config(
-      {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed));
+  const auto& [block_tokens, seed, selector] = GetParam();
+  const auto target = runtime::open(tiers_of(block_tokens, seed, selector));
   std::vector<std::thread> threads;
   for (std::uint64_t user = 0; user < 2; ++user) {
     threads.emplace_back([&target, seed = seed * 10 + user] {
@@ -128,13 +149,25 @@ TEST_P(schedules, two_threads) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  const runtime_stats stats = target->stats();
-  EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
+  expect_right_counts(*target, selector);
 }
 
-INSTANTIATE_TEST_SUITE_P(seeds, schedules,
+std::string case_name(const testing::TestParamInfo<schedules::ParamType>& info) {
+  const std::string& selector = std::get<2>(info.param);
+  return selector.substr(0, selector.find(':')) + "_" + std::to_string(std::get<0>(info.param)) +
+         "_" + std::to_string(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(full, schedules,
                          testing::Combine(testing::Values(16u, 64u),
-                                          testing::Values<std::uint64_t>(1, 2, 3)));
+                                          testing::Values<std::uint64_t>(1, 2, 3),
+                                          testing::Values("full")),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(drawing, schedules,
+                         testing::Combine(testing::Values(16u, 64u),
+                                          testing::Values<std::uint64_t>(4, 5),
+                                          testing::Values("sketch:budget=1", "topk:budget=1")),
+                         case_name);
 
 }  // namespace
 }  // namespace kvtier

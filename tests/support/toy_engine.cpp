@@ -46,7 +46,7 @@ status toy_engine::run(const std::vector<request>& requests) {
   std::vector<step_request> wanted;
   std::uint32_t total = 0;
   for (const request& what : requests) {
-    wanted.push_back({.target = &what.target->handle, .tokens = what.tokens});
+    wanted.push_back({.target = &what.target->handle, .tokens = what.tokens, .exact = what.exact});
     total += what.tokens;
   }
   step current;
@@ -73,7 +73,9 @@ status toy_engine::run(const std::vector<request>& requests) {
                            k = buffer(total * kv_row * element),
                            v = buffer(total * kv_row * element),
                            o = buffer(total * q_row * sizeof(float)),
-                           lse = buffer(total * shape.query_heads * sizeof(float));
+                           lse = buffer(total * shape.query_heads * sizeof(float)),
+                           report = buffer(total * shape.query_heads * sizeof(gpu::row_report));
+  std::vector<gpu::row_report> reports(total * shape.query_heads);
   std::vector<float> values(q_row), outputs(total * q_row), lses(total * shape.query_heads);
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
     for (const auto& [kind, target, row] :
@@ -98,33 +100,43 @@ status toy_engine::run(const std::vector<request>& requests) {
                                            .v = v.data(),
                                            .o = o.data(),
                                            .o_element = element_type::fp32,
-                                           .lse = lse.as<float>()},
+                                           .lse = lse.as<float>(),
+                                           .report = report.as<gpu::row_report>()},
                                           *stream_);
     if (outcome != status::ok) {
       return outcome;
     }
     device.copy(outputs.data(), o.data(), o.size(), gpu::copy_kind::device_to_host, *stream_);
     device.copy(lses.data(), lse.data(), lse.size(), gpu::copy_kind::device_to_host, *stream_);
+    device.copy(reports.data(), report.data(), report.size(), gpu::copy_kind::device_to_host,
+                *stream_);
     stream_->synchronize();
-    std::uint32_t first = 0;
+    std::uint32_t row = 0;
     for (const request& what : requests) {
-      for (std::uint32_t i = 0; i < what.tokens; ++i) {
-        if ((i + layer) % check_every_ == 0 || i + 1 == what.tokens) {
-          check(what, layer, i, outputs.data() + (first + i) * q_row,
-                static_cast<double>(lses[(first + i) * shape.query_heads]));
+      for (std::uint32_t i = 0; i < what.tokens; ++i, ++row) {
+        const std::uint64_t position = what.target->tokens.size() - what.tokens + i;
+        const float* mine = outputs.data() + row * q_row;
+        if (observer_) {
+          observer_({.target = what.target,
+                     .position = position,
+                     .layer = layer,
+                     .o = mine,
+                     .reports = reports.data() + row * shape.query_heads});
+        }
+        if (check_every_ > 0 && ((i + layer) % check_every_ == 0 || i + 1 == what.tokens)) {
+          check(*what.target, layer, position, mine,
+                static_cast<double>(lses[row * shape.query_heads]));
         }
       }
-      first += what.tokens;
     }
   }
   return current.end();
 }
 
-void toy_engine::check(const request& what, std::uint32_t layer, std::uint32_t token,
-                       const float* o, double lse) const {
+std::vector<double> toy_engine::reference(const toy_sequence& target, std::uint32_t layer,
+                                          std::uint64_t position, double* lse) const {
   const kv_shape& shape = runtime_.shape();
-  const auto& tokens = what.target->tokens;
-  const std::size_t position = tokens.size() - what.tokens + token;
+  const auto& tokens = target.tokens;
   const std::uint32_t window = shape.kind(layer).window;
   const std::size_t first = window == 0 || position < window ? 0 : position - window + 1;
   const std::size_t dim = shape.head_dim;
@@ -157,18 +169,28 @@ void toy_engine::check(const request& what, std::uint32_t layer, std::uint32_t t
       }
     }
   }
-  double worst = 0;
-  for (std::size_t head = 0; head < shape.query_heads; ++head) {
-    for (std::size_t d = 0; d < dim; ++d) {
-      const double difference =
-          std::abs(num[head * dim + d] / den[head] - static_cast<double>(o[head * dim + d]));
-      worst = difference <= worst ? worst : difference;  // a NaN is the worst of all
-    }
+  for (std::size_t i = 0; i < num.size(); ++i) {
+    num[i] /= den[i / dim];
   }
-  EXPECT_TRUE(worst <= tolerance_) << "sequence " << what.target->handle.id() << " layer " << layer
+  if (lse != nullptr) {
+    *lse = top[0] + std::log(den[0]);
+  }
+  return num;
+}
+
+void toy_engine::check(const toy_sequence& target, std::uint32_t layer, std::uint64_t position,
+                       const float* o, double lse) const {
+  double true_lse = 0.0;
+  const std::vector<double> truth = reference(target, layer, position, &true_lse);
+  double worst = 0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double difference = std::abs(truth[i] - static_cast<double>(o[i]));
+    worst = difference <= worst ? worst : difference;  // a NaN is the worst of all
+  }
+  EXPECT_TRUE(worst <= tolerance_) << "sequence " << target.handle.id() << " layer " << layer
                                    << " position " << position << ": |o - reference| = " << worst;
-  EXPECT_NEAR(lse, top[0] + std::log(den[0]), tolerance_)
-      << "sequence " << what.target->handle.id() << " layer " << layer << " position " << position;
+  EXPECT_NEAR(lse, true_lse, tolerance_)
+      << "sequence " << target.handle.id() << " layer " << layer << " position " << position;
 }
 
 }  // namespace kvtier::test
