@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "lsh/sketch_format.hpp"
-
 namespace kvtier::lsh {
 namespace {
 
@@ -32,14 +30,19 @@ struct drawn_rows {
   std::vector<const std::byte*> rows;
   std::vector<float> weights, estimates, t, c, sizes;
   std::vector<mean_value> means;
+
+  void reserve(std::size_t count, std::size_t stride) {
+    at.reserve(count);
+    rows.reserve(count);
+    t.reserve(count);
+    c.reserve(count);
+    means.reserve(count);
+    weights.reserve(count * stride);
+    estimates.reserve(count * stride);
+  }
 };
 
 }  // namespace
-
-mean_value sampling_call::mean_of(std::uint32_t position) const noexcept {
-  const sketch_view view({query.head_dim, chosen.bits}, tiles[position].index);
-  return {view.value(), view.value_unit()};
-}
 
 std::size_t chosen_rows::end_of(std::size_t chunk) const noexcept {
   return std::min(rows_.size(), (chunk + 1) * chunk_rows);
@@ -56,6 +59,18 @@ void chosen_rows::weigh(const std::byte* const* rows, cpu::task_arena* helpers) 
   share(chunks(), helpers, [this](std::size_t chunk) { weigh_chunk(chunk); });
 }
 
+/// The second pass needs them; memory delivers them during the first.
+void chosen_rows::prefetch_means(std::size_t first, std::size_t last) const noexcept {
+  constexpr std::size_t line = 64;
+  const sketch_format format{call_.query.head_dim, call_.chosen.bits};
+  for (std::size_t i = first; i < last; ++i) {
+    const std::byte* const index = call_.tiles[call_.chosen.rows[i] / tile_tokens].index;
+    for (std::size_t at = format.value_at(); at < format.bytes(); at += line) {
+      __builtin_prefetch(index + at, 0, 2);
+    }
+  }
+}
+
 void chosen_rows::weigh_chunk(std::size_t chunk) {
   const selection& chosen = call_.chosen;
   const std::size_t first = chunk * chunk_rows;
@@ -69,6 +84,9 @@ void chosen_rows::weigh_chunk(std::size_t chunk) {
     for (std::size_t i = 0; i < count; ++i) {
       factors[i] = static_cast<float>(certain) / static_cast<float>(chosen.thresholds[first + i]);
     }
+  }
+  if (!call_.weighted()) {
+    prefetch_means(first, first + count);
   }
   call_.kernels.weigh({pass_over(rows_.data() + first, count), call_.query.values,
                        chosen.reference.data(), factors.data(), weights_.data() + first * stride,
@@ -131,6 +149,7 @@ void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& al
   sums.correction.assign(centre.size(), 0.0f);
   sums.cross.assign(centre.size(), 0.0f);
   drawn_rows drawn;
+  drawn.reserve(end_of(chunk) - chunk * chunk_rows, stride);
   for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
     if (chosen.thresholds[i] == certain) {
       continue;  // stands for itself only

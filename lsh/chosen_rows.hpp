@@ -10,6 +10,7 @@
 #include "cpu/task_arena.hpp"
 #include "lsh/correction_terms.hpp"
 #include "lsh/row_kernels.hpp"
+#include "lsh/sketch_format.hpp"
 
 namespace kvtier::lsh {
 
@@ -26,7 +27,10 @@ struct sampling_call {
     return !chosen.estimates || chosen.estimator == estimator_kind::ht;
   }
   /// Of the tile at `position` of the list.
-  mean_value mean_of(std::uint32_t position) const noexcept;
+  mean_value mean_of(std::uint32_t position) const noexcept {
+    const sketch_view view({query.head_dim, chosen.bits}, tiles[position].index);
+    return {view.value(), view.value_unit()};
+  }
 };
 
 /// Sums over rows for one head, with r = 1, or 1 / pi where rows are weighted.
@@ -77,6 +81,7 @@ class chosen_rows {
   std::size_t end_of(std::size_t chunk) const noexcept;
   row_pass pass_over(const std::byte* const* rows, std::size_t count) const noexcept;
   void weigh_chunk(std::size_t chunk);
+  void prefetch_means(std::size_t first, std::size_t last) const noexcept;
   void correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
                      const std::vector<float>& centre, correction_chunk& sums) const;
 
