@@ -16,7 +16,7 @@ enum class head_kind : std::uint8_t {
   g4,      ///< ... 4
   gm,      ///< 1, 2, 3 and 4 in one group, correlated queries
   flat,    ///< .3
-  needle,  ///< 1.5 and 6 keys that hold half of the mass
+  needle,  ///< 1.5, and 6 keys that hold most of the mass
   clust,   ///< 2, runs of 50 tokens share half of the variance of keys and values
   vk,      ///< 2, values linear in keys: the worst case for mean values of tiles
 };
