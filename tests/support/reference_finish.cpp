@@ -47,34 +47,37 @@ finished_row reference_finish(const std::vector<double>& out, double lse, const 
   const double fh = std::exp(host.reference - top);
   const vector device = fd > 0 ? out : vector(host.N0.size(), 0.0);
   const vector oh = combine(host.D0 > 0 ? 1 / host.D0 : 0, host.N0, 0, host.N0);
-  const vector N0 = combine(fd, device, fh, host.N0);
-  const double D0 = fd + fh * host.D0;
-  const double Cd = fh * host.Cd;
-  const vector o0 = combine(1 / D0, N0, 0, N0);
-  const auto V = [&](const vector& o, double d) {
+  const vector num = combine(fd, device, fh, host.N0);
+  const double den = fd + fh * host.D0;
+  const double correction_den = fh * host.Cd;
+  const vector o0 = combine(1 / den, num, 0, num);
+  const auto variance = [&](const vector& o, double d) {
     const vector x = combine(1, o, -1, oh);
     return std::pow(fh / d, 2) * std::max(host.SX - 2 * dot(host.A, x) + host.SE * dot(x, x), 0.0);
   };
-  const vector T = combine(fh / D0, host.C, -Cd / D0, o0);
-  const double T2 = dot(T, T);
-  const double VT = V(o0, D0);
+  const vector bias = combine(fh / den, host.C, -correction_den / den, o0);
+  const double bias2 = dot(bias, bias);
+  const double bias_variance = variance(o0, den);
   finished_row row;
-  row.beta = unbiased ? 1.0 : T2 > 0 ? std::clamp(1 - 1.25 * VT / T2, 0.0, 1.0) : 0.0;
-  if (row.beta * Cd < -.75 * D0) {
-    row.beta = -.75 * D0 / Cd;
+  row.beta = unbiased    ? 1.0
+             : bias2 > 0 ? std::clamp(1 - 1.25 * bias_variance / bias2, 0.0, 1.0)
+                         : 0.0;
+  if (row.beta * correction_den < -.75 * den) {
+    row.beta = -.75 * den / correction_den;
   }
-  const double Dn = D0 + row.beta * Cd;
-  row.o = combine(1 / Dn, N0, row.beta * fh / Dn, host.C);
-  row.lse = std::log(Dn) + top;
+  const double final_den = den + row.beta * correction_den;
+  row.o = combine(1 / final_den, num, row.beta * fh / final_den, host.C);
+  row.lse = std::log(final_den) + top;
   row.n = host.SX * host.SX / std::max(host.SX2, 1e-300);
   double e2 = 0.0;
   if (unbiased) {
-    e2 = V(row.o, Dn) + std::pow(fh / Dn, 2) * host.QX;
+    e2 = variance(row.o, final_den) + std::pow(fh / final_den, 2) * host.QX;
   } else {
     const vector x = combine(1, o0, -1, oh);
-    e2 = std::pow(fh / D0, 2) * (host.QX + host.QE * dot(x, x)) +
-         std::pow(1 - row.beta + host.kx, 2) * (std::max(T2 - VT, 0.0) + .25 * VT) +
-         row.beta * row.beta * VT;
+    e2 = std::pow(fh / den, 2) * (host.QX + host.QE * dot(x, x)) +
+         std::pow(1 - row.beta + host.kx, 2) *
+             (std::max(bias2 - bias_variance, 0.0) + .25 * bias_variance) +
+         row.beta * row.beta * bias_variance;
   }
   const double n = row.n > 0 ? row.n : 3.0;
   const double f = upper_f(1.645, 1 / (1 / 16.0 + 1 / n), 2 * n);
