@@ -15,9 +15,10 @@ constexpr std::uint64_t disk_bytes = std::uint64_t{8} << 20;
 
 /// A runtime whose disk goes through a fault injector.
 struct faulty_rig {
-  explicit faulty_rig(log_callback log) {
+  explicit faulty_rig(log_callback log, const std::string& selector = "full") {
     config options =
         test::small_config({.device_extents = 12, .host_extents = 10, .disk_extents = 60}, 64, 0);
+    options.selector = parse_selector(selector);
     options.log = std::move(log);
     const geometry sizes = make_geometry(options);
     auto injector = std::make_unique<storage::faulty_backend>(storage::make_threads_backend({}),
@@ -47,7 +48,7 @@ struct faulty_rig {
 
 status grow(test::toy_engine& engine, test::toy_sequence& sequence, std::uint32_t tokens) {
   for (std::uint32_t done = 0; done < tokens; done += 64) {
-    const status outcome = engine.run({{.target = &sequence, .tokens = 64}});
+    const status outcome = engine.run({{.target = &sequence, .tokens = 64, .exact = true}});
     if (outcome != status::ok) {
       return outcome;
     }
@@ -75,6 +76,30 @@ TEST(faults, a_flipped_bit_is_lost_and_the_others_go_on) {
   rig.faults->clear_rules();
   EXPECT_EQ(engine.run({{.target = &other, .tokens = 50}}), status::ok);
   EXPECT_EQ(engine.run({{.target = &other, .tokens = 1}}), status::ok);
+}
+
+TEST(faults, a_sampled_tile_that_cannot_be_read_is_lost_and_others_go_on) {
+  for (const std::string selector : {"sketch:budget=0.2", "topk:budget=0.2"}) {
+    test::log_lines log;
+    faulty_rig rig(log.sink(), selector);
+    test::toy_engine engine(*rig.target, 3, 0.0);
+    engine.check_every(0);
+    test::toy_sequence hit, other;
+    ASSERT_EQ(rig.target->create_sequence({.max_tokens = 1400}, &hit.handle), status::ok);
+    ASSERT_EQ(rig.target->create_sequence({.max_tokens = 100}, &other.handle), status::ok);
+    ASSERT_EQ(grow(engine, hit, 1280), status::ok);
+    ASSERT_EQ(engine.run({{.target = &hit, .tokens = 1}}), status::ok);
+    ASSERT_GT(rig.target->stats().disk_read_bytes, 0u);
+    rig.faults->add_rule({.kind = storage::fault_kind::flipped_bit,
+                          .only = storage::io_kind::read,
+                          .probability = 1.0});
+    EXPECT_EQ(engine.run({{.target = &hit, .tokens = 2}}), status::lost) << selector;
+    EXPECT_EQ(hit.handle.length(), 1281u) << "the step did not happen";
+    EXPECT_EQ(engine.run({{.target = &hit, .tokens = 1}}), status::lost) << selector;
+    rig.faults->clear_rules();
+    EXPECT_EQ(engine.run({{.target = &other, .tokens = 5}}), status::ok);
+    EXPECT_EQ(engine.run({{.target = &other, .tokens = 1}}), status::ok);
+  }
 }
 
 TEST(faults, one_bad_read_is_read_again) {

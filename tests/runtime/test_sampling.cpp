@@ -154,7 +154,8 @@ measured measure(runtime& target, test::toy_engine& engine) {
       sum.error_sum += relative;
       ++sum.rows;
       sum.certified += report.certified;
-      sum.covered += report.certified != 0 && relative <= double{report.error_bound} ? 1u : 0u;
+      const double bound = double{report.error_bound} + 1e-5;  // fp32 sums where 0 is claimed
+      sum.covered += report.certified != 0 && relative <= bound ? 1u : 0u;
     }
   });
   test::toy_sequence sequence;
@@ -277,8 +278,13 @@ TEST(sampling, several_sequences_and_forks_step_together) {
     ASSERT_EQ(target->fork(parent.handle, 960, {.max_tokens = 1100}, &fork.handle),
               status::rejected)
         << "the sliding layer has let go of its window";
-    ASSERT_EQ(target->fork(parent.handle, parent.tokens.size(), {.max_tokens = 1100}, &fork.handle),
-              status::ok);
+    status forked = status::retry;
+    for (int turn = 0; turn < 100 && forked == status::retry; ++turn) {
+      target->wait_for_room(std::chrono::milliseconds(20));
+      forked =
+          target->fork(parent.handle, parent.tokens.size(), {.max_tokens = 1100}, &fork.handle);
+    }
+    ASSERT_EQ(forked, status::ok);
     fork.tokens = parent.tokens;
   }
   for (int i = 0; i < 4; ++i) {
