@@ -9,7 +9,8 @@ namespace kvtier::cpu {
 
 enum class isa_level : std::uint8_t {
   scalar,       ///< portable C++; the reference of all others
-  avx512_bf16,  ///< AVX-512 F/BW/DQ/VL, VBMI, VNNI and BF16 (Zen 4, Sapphire Rapids and later)
+  avx512_bf16,  ///< AVX-512 F/BW/DQ/VL, VBMI, BITALG, VNNI, BF16 and GFNI (Zen 4, Sapphire Rapids
+                ///< and later)
 };
 
 std::string_view to_string(isa_level level) noexcept;

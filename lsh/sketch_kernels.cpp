@@ -3,7 +3,7 @@
 namespace kvtier::lsh {
 
 const sketch_kernels& sketch_kernels_for(cpu::isa_level level) {
-#ifdef KVTIER_LSH_HAVE_AVX512
+#ifdef KVTIER_HAVE_AVX512_BF16
   if (level == cpu::isa_level::avx512_bf16) {
     return sketch_avx512_kernels;
   }

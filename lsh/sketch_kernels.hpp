@@ -78,7 +78,7 @@ struct sketch_kernels {
 };
 
 extern const sketch_kernels sketch_scalar_kernels;
-#ifdef KVTIER_LSH_HAVE_AVX512
+#ifdef KVTIER_HAVE_AVX512_BF16
 extern const sketch_kernels sketch_avx512_kernels;
 #endif
 

@@ -262,7 +262,7 @@ void weigh(const sketch_query& query, const std::byte* index, const std::int16_t
       const float excess = residual_variance(query.head[g], f) * 0.5f - 1.0f;
       float weight = exp_of(static_cast<std::uint32_t>(top[g] - *scores++));
       if (excess > 0.0f) {
-        weight *= std::exp(-excess);
+        weight *= std::exp(-std::min(excess, 79.0f));
       }
       *weights++ = weight;
       sums[g] += (counted >> token & 1) != 0 ? weight : 0.0f;

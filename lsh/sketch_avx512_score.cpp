@@ -1,0 +1,404 @@
+// The scan with AVX-512: 64 tokens are the lanes. A byte of the code planes indexes a table of 64
+// sums over its 6 low bits (vpermb ignores the others); the 2 spare bits of three bytes make a
+// fourth index.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "lsh/sketch_arithmetic.hpp"
+#include "lsh/sketch_avx512.hpp"
+
+namespace kvtier::lsh::avx512 {
+namespace {
+
+/// How the bytes of one plane become look-ups: three bytes give four, what is left over gives one
+/// each and one for the spare bits.
+template <std::size_t Dims> struct lookup_shape {
+  static constexpr std::size_t bytes = Dims / 8;
+  static constexpr std::size_t triples = bytes / 3;
+  static constexpr std::size_t rest = bytes % 3;
+  static constexpr std::size_t lookups = 4 * triples + rest + 1;
+  static constexpr std::size_t head_bytes = lookups * 64;
+  static constexpr std::size_t no_coordinate = Dims;
+
+  /// The coordinate that a bit of a look-up's index stands for.
+  static constexpr std::size_t coordinate(std::size_t lookup, std::size_t bit) {
+    const std::size_t triple = std::min(lookup / 4, triples);
+    const std::size_t first = 3 * triple;
+    const std::size_t own = triple < triples ? 3 : rest;
+    const std::size_t within = lookup - 4 * triple;
+    if (within < own) {
+      return 8 * (first + within) + bit;
+    }
+    return bit / 2 < own ? 8 * (first + bit / 2) + 6 + bit % 2 : no_coordinate;
+  }
+
+  /// Look-ups whose sums are added up in bytes before they are widened: those of three bytes, and
+  /// of the others each three in order. visit(look-ups, how many).
+  template <class Visit> static constexpr void for_groups(const Visit& visit) {
+    std::array<std::size_t, 3> loose{};
+    std::size_t held = 0;
+    for (std::size_t lookup = 0; lookup < lookups; ++lookup) {
+      if (lookup < 4 * triples && lookup % 4 != 3) {
+        if (lookup % 4 == 0) {
+          visit(std::array<std::size_t, 3>{lookup, lookup + 1, lookup + 2}, std::size_t{3});
+        }
+        continue;
+      }
+      loose[held++] = lookup;
+      if (held == loose.size() || lookup == lookups - 1) {
+        visit(loose, held);
+        held = 0;
+      }
+    }
+  }
+};
+
+/// Tables of one query group.
+struct lookup_tables {
+  const std::uint8_t* entries;  ///< [heads][lookups][64]
+  bool wide;                    ///< every group of look-ups adds up to at most 255 in every head
+};
+
+constexpr std::size_t header_bytes = 64;
+
+lookup_tables tables_of(const sketch_query& query) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(query.lookups.data());
+  return {bytes + header_bytes, bytes[0] != 0};
+}
+
+/// Bit b of an entry's number.
+constexpr std::array<std::uint64_t, 6> entries_with_bit{0xaaaaaaaaaaaaaaaa, 0xcccccccccccccccc,
+                                                        0xf0f0f0f0f0f0f0f0, 0xff00ff00ff00ff00,
+                                                        0xffff0000ffff0000, 0xffffffff00000000};
+
+/// The query's values at the six bits of a look-up.
+template <std::size_t Dims>
+std::array<std::int8_t, 6> values_of(const sketch_head& head, std::size_t lookup) {
+  std::array<std::int8_t, 6> q{};
+  for (std::size_t bit = 0; bit < q.size(); ++bit) {
+    const std::size_t at = lookup_shape<Dims>::coordinate(lookup, bit);
+    q[bit] = at < Dims ? head.values[at] : std::int8_t{0};
+  }
+  return q;
+}
+
+/// Entry e: sum over the bits b of max(q, 0) where e has the bit, max(-q, 0) where not. Returns the
+/// largest entry.
+int fill_lookup(const std::array<std::int8_t, 6>& q, std::uint8_t* to) {
+  int least = 0;
+  int size = 0;
+  for (const std::int8_t value : q) {
+    least += std::max(-value, 0);
+    size += std::abs(value);
+  }
+  __m512i entry = _mm512_set1_epi8(static_cast<char>(least));
+  for (std::size_t bit = 0; bit < q.size(); ++bit) {
+    entry = _mm512_mask_add_epi8(entry, entries_with_bit[bit], entry, _mm512_set1_epi8(q[bit]));
+  }
+  _mm512_store_si512(to, entry);
+  return size;
+}
+
+template <std::size_t Dims> void fill_lookups(sketch_query& query) {
+  using shape = lookup_shape<Dims>;
+  query.lookups = aligned_array<std::byte>(header_bytes + query.heads * shape::head_bytes);
+  auto* bytes = reinterpret_cast<std::uint8_t*>(query.lookups.data());
+  std::uint8_t* to = bytes + header_bytes;
+  bool wide = true;
+  for (std::uint32_t g = 0; g < query.heads; ++g) {
+    std::array<int, shape::lookups> sizes{};
+    for (std::size_t lookup = 0; lookup < shape::lookups; ++lookup) {
+      sizes[lookup] = fill_lookup(values_of<Dims>(query.head[g], lookup), to);
+      to += 64;
+    }
+    shape::for_groups([&](const std::array<std::size_t, 3>& group, std::size_t count) {
+      int size = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        size += sizes[group[i]];
+      }
+      wide = wide && size <= 255;
+    });
+  }
+  bytes[0] = wide ? 1 : 0;
+}
+
+/// Sums of 64 tokens for some heads, as 16-bit lanes. While they grow, `even` also collects 256
+/// times `odd`, modulo 2^16.
+template <std::size_t Heads> struct token_sums {
+  __m512i even[Heads];
+  __m512i odd[Heads];
+};
+
+template <std::size_t Heads> void add_bytes(token_sums<Heads>& sums, std::size_t g, __m512i bytes) {
+  sums.even[g] = _mm512_add_epi16(sums.even[g], bytes);
+  sums.odd[g] = _mm512_add_epi16(sums.odd[g], _mm512_srli_epi16(bytes, 8));
+}
+
+__m512i look_up(__m512i index, const std::uint8_t* table) {
+  return _mm512_permutexvar_epi8(index, _mm512_load_si512(table));
+}
+
+/// Look-ups outside the groups of three bytes. They are widened after every third, and at the end.
+template <std::size_t Dims, std::size_t Heads, bool Wide>
+void add_loose(token_sums<Heads>& sums, __m512i* held, std::size_t position, bool last,
+               std::size_t g, __m512i bytes) {
+  if constexpr (!Wide) {
+    add_bytes(sums, g, bytes);
+    return;
+  }
+  held[g] = position % 3 == 0 ? bytes : _mm512_add_epi8(held[g], bytes);
+  if (position % 3 == 2 || last) {
+    add_bytes(sums, g, held[g]);
+  }
+}
+
+/// Adds one plane's bits, 64 bytes per 8 coordinates. entries: the first head's.
+template <std::size_t Dims, std::size_t Heads, bool Wide>
+[[gnu::always_inline]] inline void add_plane(const std::uint8_t* entries, const std::uint8_t* plane,
+                                             token_sums<Heads>& sums) {
+  using shape = lookup_shape<Dims>;
+  constexpr std::size_t head_bytes = shape::head_bytes;
+  const __m512i two = _mm512_set1_epi8(0x03);
+  const __m512i four = _mm512_set1_epi8(0x0f);
+  __m512i held[Heads];
+#pragma GCC unroll 10
+  for (std::size_t t = 0; t < shape::triples; ++t) {
+    const std::uint8_t* from = plane + 192 * t;
+    const __m512i x0 = _mm512_load_si512(from);
+    const __m512i x1 = _mm512_load_si512(from + 64);
+    const __m512i x2 = _mm512_load_si512(from + 128);
+    __m512i spare =
+        _mm512_ternarylogic_epi64(two, _mm512_srli_epi16(x0, 6), _mm512_srli_epi16(x1, 4), 0xca);
+    spare = _mm512_ternarylogic_epi64(four, spare, _mm512_srli_epi16(x2, 2), 0xca);
+#pragma GCC unroll 4
+    for (std::size_t g = 0; g < Heads; ++g) {
+      const std::uint8_t* table = entries + g * head_bytes + 256 * t;
+      const __m512i a = look_up(x0, table);
+      const __m512i b = look_up(x1, table + 64);
+      const __m512i c = look_up(x2, table + 128);
+      if constexpr (Wide) {
+        add_bytes(sums, g, _mm512_add_epi8(_mm512_add_epi8(a, b), c));
+      } else {
+        add_bytes(sums, g, a);
+        add_bytes(sums, g, b);
+        add_bytes(sums, g, c);
+      }
+      add_loose<Dims, Heads, Wide>(sums, held, t, false, g, look_up(spare, table + 192));
+    }
+  }
+  const std::uint8_t* from = plane + 192 * shape::triples;
+  const __m512i x0 = _mm512_load_si512(from);
+  const __m512i x1 = shape::rest == 2 ? _mm512_load_si512(from + 64) : x0;
+  const __m512i spare =
+      _mm512_ternarylogic_epi64(two, _mm512_srli_epi16(x0, 6), _mm512_srli_epi16(x1, 4), 0xca);
+  constexpr std::size_t loose = shape::triples;
+#pragma GCC unroll 4
+  for (std::size_t g = 0; g < Heads; ++g) {
+    const std::uint8_t* table = entries + g * head_bytes + 256 * shape::triples;
+    add_loose<Dims, Heads, Wide>(sums, held, loose, false, g, look_up(x0, table));
+    if constexpr (shape::rest == 2) {
+      add_loose<Dims, Heads, Wide>(sums, held, loose + 1, false, g, look_up(x1, table + 64));
+    }
+    add_loose<Dims, Heads, Wide>(sums, held, loose + shape::rest, true, g,
+                                 look_up(spare, table + 64 * shape::rest));
+  }
+}
+
+/// A tile's scales: f of tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3.
+struct tile_scales {
+  __m512 f[4];
+
+  explicit tile_scales(const sketch_view& view) {
+    const __m512i bytes = _mm512_load_si512(view.scales());
+    const __m512i low = _mm512_set1_epi32(0xff);
+    const __m512 unit = _mm512_set1_ps(view.scale_unit());
+    f[0] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(bytes, low)), unit);
+    f[1] =
+        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, 8), low)), unit);
+    f[2] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, 16), low)),
+                         unit);
+    f[3] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 24)), unit);
+  }
+};
+
+/// The fp32 operations of score_of, up to the saturation that packing makes.
+__m512i scores_of(const sketch_head& head, __m512 base, __m512i product, __m512 f) {
+  __m512 t =
+      _mm512_add_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(_mm512_set1_ps(head.residual), f));
+  t = _mm512_mul_ps(f, t);
+  const __m512 s = _mm512_add_ps(base, _mm512_mul_ps(_mm512_set1_ps(head.score_step), t));
+  // NaN is the second operand's, and converts to the least integer.
+  return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(32767.0f), s));
+}
+
+/// Writes the scores of 64 tokens in order; returns their running maximum.
+__m512i store_scores(const sketch_head& head, float base_value, __m512i even, __m512i odd,
+                     const tile_scales& scales, std::int16_t* to, __m512i top) {
+  const __m512 base = _mm512_set1_ps(base_value);
+  const __m512i s0 =
+      scores_of(head, base, _mm512_srai_epi32(_mm512_slli_epi32(even, 16), 16), scales.f[0]);
+  const __m512i s1 =
+      scores_of(head, base, _mm512_srai_epi32(_mm512_slli_epi32(odd, 16), 16), scales.f[1]);
+  const __m512i s2 = scores_of(head, base, _mm512_srai_epi32(even, 16), scales.f[2]);
+  const __m512i s3 = scores_of(head, base, _mm512_srai_epi32(odd, 16), scales.f[3]);
+  const __m512i evens = _mm512_packs_epi32(s0, s2);         // of 16 tokens: 0 4 8 12 2 6 10 14
+  const __m512i odds = _mm512_packs_epi32(s1, s3);          // 1 5 9 13 3 7 11 15
+  const __m512i low = _mm512_unpacklo_epi16(evens, odds);   // 0 1 4 5 8 9 12 13
+  const __m512i high = _mm512_unpackhi_epi16(evens, odds);  // 2 3 6 7 10 11 14 15
+  const __m512i first = _mm512_unpacklo_epi32(low, high);   // 0..7
+  const __m512i second = _mm512_unpackhi_epi32(low, high);  // 8..15
+  const __m512i lower = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+  const __m512i upper = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+  _mm512_store_si512(to, _mm512_permutex2var_epi64(first, lower, second));
+  _mm512_store_si512(to + 32, _mm512_permutex2var_epi64(first, upper, second));
+  return _mm512_max_epi16(top, _mm512_max_epi16(first, second));
+}
+
+/// <query, mean>, exactly.
+template <std::size_t Dims>
+std::int32_t mean_product(const sketch_head& head, const std::int8_t* mean) {
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+  __m512i sum = _mm512_setzero_si512();
+  __m512i offset = _mm512_setzero_si512();
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < Dims; i += 64) {
+    const __m512i q = _mm512_load_si512(head.values.data() + i);
+    sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(_mm512_load_si512(mean + i), flip), q);
+    offset = _mm512_dpbusd_epi32(offset, flip, q);
+  }
+  return _mm512_reduce_add_epi32(_mm512_sub_epi32(sum, offset));
+}
+
+template <std::size_t Dims> float base_of(const sketch_head& head, const sketch_view& view) {
+  const auto product = static_cast<float>(mean_product<Dims>(head, view.mean()));
+  return head.score_step * (product * power_of_two(view.mean_exponent()));
+}
+
+template <std::size_t Dims, std::size_t Bits, std::size_t Heads, bool Wide>
+void score_heads(const sketch_query& query, std::uint32_t first, const std::uint8_t* entries,
+                 const sketch_view& view, const tile_scales& scales, std::int16_t* to,
+                 __m512i* top) {
+  token_sums<Heads> sums;
+#pragma GCC unroll 4
+  for (std::size_t g = 0; g < Heads; ++g) {
+    sums.even[g] = _mm512_setzero_si512();
+    sums.odd[g] = _mm512_setzero_si512();
+  }
+  add_plane<Dims, Heads, Wide>(entries, view.planes(), sums);
+  if constexpr (Bits == 2) {
+#pragma GCC unroll 4
+    for (std::size_t g = 0; g < Heads; ++g) {
+      sums.even[g] = _mm512_slli_epi16(sums.even[g], 1);
+      sums.odd[g] = _mm512_slli_epi16(sums.odd[g], 1);
+    }
+    add_plane<Dims, Heads, Wide>(entries, view.planes() + Dims * 8, sums);
+  }
+#pragma GCC unroll 4
+  for (std::size_t g = 0; g < Heads; ++g) {
+    const sketch_head& head = query.head[first + g];
+    // <code, q> = 2 sum - (1 or 3) |q|_1; below 2^15 in size.
+    const __m512i least =
+        _mm512_set1_epi16(static_cast<std::int16_t>((Bits == 2 ? 3 : 1) * head.size));
+    const __m512i clean = _mm512_sub_epi16(sums.even[g], _mm512_slli_epi16(sums.odd[g], 8));
+    const __m512i even = _mm512_sub_epi16(_mm512_slli_epi16(clean, 1), least);
+    const __m512i odd = _mm512_sub_epi16(_mm512_slli_epi16(sums.odd[g], 1), least);
+    top[g] = store_scores(head, base_of<Dims>(head, view), even, odd, scales, to + g * tile_tokens,
+                          top[g]);
+  }
+}
+
+void prefetch(const std::byte* index, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(index + i), _MM_HINT_T1);
+  }
+}
+
+template <std::size_t Dims, std::size_t Bits, bool Wide>
+void score_tile(const sketch_query& query, const std::uint8_t* entries, const std::byte* index,
+                std::int16_t* to, __m512i* top) {
+  constexpr std::size_t head_bytes = lookup_shape<Dims>::head_bytes;
+  const sketch_view view(sketch_format{Dims, Bits}, index);
+  const tile_scales scales(view);
+  std::uint32_t g = 0;
+  for (; g + 4 <= query.heads; g += 4) {
+    score_heads<Dims, Bits, 4, Wide>(query, g, entries + g * head_bytes, view, scales,
+                                     to + g * tile_tokens, top + g);
+  }
+  if (g + 2 <= query.heads) {
+    score_heads<Dims, Bits, 2, Wide>(query, g, entries + g * head_bytes, view, scales,
+                                     to + g * tile_tokens, top + g);
+    g += 2;
+  }
+  if (g < query.heads) {
+    score_heads<Dims, Bits, 1, Wide>(query, g, entries + g * head_bytes, view, scales,
+                                     to + g * tile_tokens, top + g);
+  }
+}
+
+std::int16_t largest_lane(__m512i x) {
+  alignas(64) std::array<std::int16_t, 32> lanes{};
+  _mm512_store_si512(lanes.data(), x);
+  return *std::max_element(lanes.begin(), lanes.end());
+}
+
+/// Tiles whose index is asked for ahead of the one that is read.
+constexpr std::size_t tiles_ahead = 4;
+
+template <std::size_t Dims, std::size_t Bits, bool Wide>
+void score_tiles(const sketch_query& query, std::span<const tile_entry> tiles, std::int16_t* scores,
+                 std::int16_t* top) {
+  const std::uint8_t* entries = tables_of(query).entries;
+  __m512i tops[most_heads];
+  for (std::uint32_t g = 0; g < query.heads; ++g) {
+    tops[g] = _mm512_set1_epi16(top[g]);
+  }
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    if (i + tiles_ahead < tiles.size()) {
+      prefetch(tiles[i + tiles_ahead].index, sketch_format{Dims, Bits}.bytes());
+    }
+    score_tile<Dims, Bits, Wide>(query, entries, tiles[i].index,
+                                 scores + i * query.heads * tile_tokens, tops);
+  }
+  for (std::uint32_t g = 0; g < query.heads; ++g) {
+    top[g] = largest_lane(tops[g]);
+  }
+}
+
+using score_function = void (*)(const sketch_query&, std::span<const tile_entry>, std::int16_t*,
+                                std::int16_t*);
+
+template <std::size_t Dims> score_function score_for(std::uint32_t bits, bool wide) {
+  if (bits == 1) {
+    return wide ? score_tiles<Dims, 1, true> : score_tiles<Dims, 1, false>;
+  }
+  return wide ? score_tiles<Dims, 2, true> : score_tiles<Dims, 2, false>;
+}
+
+}  // namespace
+
+void prepare(sketch_query& query) {
+  switch (query.format.head_dim) {
+    case 64:
+      return fill_lookups<64>(query);
+    case 128:
+      return fill_lookups<128>(query);
+    default:
+      return fill_lookups<256>(query);
+  }
+}
+
+void score(const sketch_query& query, std::span<const tile_entry> tiles, std::int16_t* scores,
+           std::int16_t* top) {
+  const std::uint32_t dims = query.format.head_dim;
+  const bool wide = tables_of(query).wide;
+  const score_function with = dims == 64    ? score_for<64>(query.format.bits, wide)
+                              : dims == 128 ? score_for<128>(query.format.bits, wide)
+                                            : score_for<256>(query.format.bits, wide);
+  with(query, tiles, scores, top);
+}
+
+}  // namespace kvtier::lsh::avx512

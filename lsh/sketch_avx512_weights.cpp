@@ -1,0 +1,151 @@
+// Weights of unread tokens with AVX-512. Nothing here decides what is read.
+#include <immintrin.h>
+
+#include <array>
+#include <cmath>
+
+#include "lsh/sketch_avx512.hpp"
+
+namespace kvtier::lsh::avx512 {
+namespace {
+
+/// exp(-n / 64) of n < 2^15 as a product of three table entries, by five bits of n each.
+struct exp_tables {
+  alignas(64) std::array<float, 32> low{}, middle{}, high{};
+  exp_tables() {
+    for (std::size_t i = 0; i < low.size(); ++i) {
+      const auto x = static_cast<double>(i);
+      low[i] = static_cast<float>(std::exp(-x / 64));
+      middle[i] = static_cast<float>(std::exp(-x / 2));
+      high[i] = static_cast<float>(std::exp(-x * 16));
+    }
+  }
+};
+
+__m512 look_up(const std::array<float, 32>& table, __m512i index) {
+  return _mm512_permutex2var_ps(_mm512_load_ps(table.data()), index,
+                                _mm512_load_ps(table.data() + 16));
+}
+
+/// exp(-n / 64) of bits Shift.. of each lane; only five bits of an index count.
+template <unsigned Shift> __m512 exp_of(const exp_tables& tables, __m512i n) {
+  const __m512 product = _mm512_mul_ps(look_up(tables.low, _mm512_srli_epi32(n, Shift)),
+                                       look_up(tables.middle, _mm512_srli_epi32(n, Shift + 5)));
+  return _mm512_mul_ps(product, look_up(tables.high, _mm512_srli_epi32(n, Shift + 10)));
+}
+
+/// exp(x) of |x| < 80 to 2e-7.
+__m512 exp_of(__m512 x) {
+  const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  const __m512 f = _mm512_reduce_ps(y, 0x00);  // y - nearest integer
+  __m512 p = _mm512_set1_ps(1.32647147e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.67151352e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.55073378e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40222421e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93146978e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, _mm512_sub_ps(y, f));
+}
+
+/// tau^2 of tokens 16 i..16 i + 15.
+__m512 variances(const sketch_head& head, const sketch_view& view, std::uint32_t i) {
+  const __m128i bytes =
+      _mm_load_si128(reinterpret_cast<const __m128i*>(view.scales() + std::size_t{16} * i));
+  const __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)),
+                                 _mm512_set1_ps(view.scale_unit()));
+  return _mm512_mul_ps(_mm512_set1_ps(head.variance_unit), _mm512_mul_ps(f, f));
+}
+
+/// Weights of 64 tokens without the cap.
+void weigh_scores(const exp_tables& tables, const std::int16_t* scores, std::int16_t top,
+                  float* weights) {
+  const __m512i lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const __m512i below =
+        _mm512_sub_epi16(_mm512_set1_epi16(top), _mm512_load_si512(scores + 32 * half));
+    const __m512i n = _mm512_min_epu16(below, _mm512_set1_epi16(32767));
+    const __m512 even = exp_of<0>(tables, n);
+    const __m512 odd = exp_of<16>(tables, n);
+    _mm512_store_ps(weights + 32 * half, _mm512_permutex2var_ps(even, lower, odd));
+    _mm512_store_ps(weights + 32 * half + 16, _mm512_permutex2var_ps(even, upper, odd));
+  }
+}
+
+/// tau^2 / 2 counts in a weight up to 1 only.
+void cap_weights(const sketch_head& head, const sketch_view& view, float* weights) {
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const __m512 half = _mm512_mul_ps(variances(head, view, i), _mm512_set1_ps(0.5f));
+    const __m512 excess = _mm512_max_ps(_mm512_sub_ps(half, _mm512_set1_ps(1.0f)),
+                                        _mm512_setzero_ps());  // NaN gives the second operand
+    const __m512 factor =
+        exp_of(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_min_ps(excess, _mm512_set1_ps(79.0f))));
+    float* at = weights + std::size_t{16} * i;
+    _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), factor));
+  }
+}
+
+float sum_of(const float* weights, std::uint64_t counted) {
+  __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (unsigned i = 0; i < 4; ++i) {
+    const auto mask = static_cast<__mmask16>(counted >> (16 * i));
+    sum = _mm512_mask_add_ps(sum, mask, sum, _mm512_load_ps(weights + std::size_t{16} * i));
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+}  // namespace
+
+void weigh(const sketch_query& query, const std::byte* index, const std::int16_t* scores,
+           const std::int16_t* top, std::uint64_t counted, float* weights, float* sums) {
+  static const exp_tables tables;
+  const sketch_view view(query.format, index);
+  const float longest = 255.0f * view.scale_unit();
+  for (std::uint32_t g = 0; g < query.heads; ++g) {
+    const sketch_head& head = query.head[g];
+    weigh_scores(tables, scores + g * tile_tokens, top[g], weights);
+    if (!(head.variance_unit * (longest * longest) <= 2.0f)) {
+      cap_weights(head, view, weights);
+    }
+    sums[g] = sum_of(weights, counted);
+    weights += tile_tokens;
+  }
+}
+
+void square_weights(const sketch_query& query, const std::byte* index, const float* weights,
+                    float* moments, float* sums) {
+  const sketch_view view(query.format, index);
+  for (std::uint32_t g = 0; g < query.heads; ++g) {
+    __m512 sum = _mm512_setzero_ps();
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      const __m512 weight = _mm512_load_ps(weights);
+      const __m512 variance =
+          _mm512_min_ps(variances(query.head[g], view, i), _mm512_set1_ps(1.5f));
+      const __m512 moment = _mm512_mul_ps(_mm512_mul_ps(weight, weight), exp_of(variance));
+      _mm512_store_ps(moments, moment);
+      sum = _mm512_add_ps(sum, moment);
+      weights += 16;
+      moments += 16;
+    }
+    sums[g] = _mm512_reduce_add_ps(sum);
+  }
+}
+
+void add_mean_value(const sketch_query& query, const std::byte* index, const float* mass,
+                    float* num) {
+  const sketch_view view(query.format, index);
+  const std::uint32_t dims = query.format.head_dim;
+  for (std::uint32_t i = 0; i < dims; i += 16) {
+    const __m512 value = _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(view.value() + i))));
+    for (std::uint32_t g = 0; g < query.heads; ++g) {
+      float* at = num + std::size_t{g} * dims + i;
+      const __m512 unit = _mm512_set1_ps(mass[g] * view.value_unit());
+      _mm512_storeu_ps(at, _mm512_fmadd_ps(unit, value, _mm512_loadu_ps(at)));
+    }
+  }
+}
+
+}  // namespace kvtier::lsh::avx512
