@@ -44,6 +44,15 @@ struct drawn_rows {
 
 }  // namespace
 
+bool sampling_call::exact() const noexcept {
+  const auto stands_for_itself = [](std::uint32_t threshold) { return threshold == certain; };
+  return complete() &&
+         (!weighted() ||
+          (std::all_of(chosen.thresholds.begin(), chosen.thresholds.end(), stands_for_itself) &&
+           std::all_of(chosen.tile_thresholds.begin(), chosen.tile_thresholds.end(),
+                       stands_for_itself)));
+}
+
 std::size_t chosen_rows::end_of(std::size_t chunk) const noexcept {
   return std::min(rows_.size(), (chunk + 1) * chunk_rows);
 }
@@ -92,7 +101,7 @@ void chosen_rows::weigh_chunk(std::size_t chunk) {
                        chosen.reference.data(), factors.data(), weights_.data() + first * stride,
                        sums.num.data()});
   for (std::size_t i = 0; i < count; ++i) {
-    const double t = weights_of(chosen.thresholds[first + i], chosen.estimator, true).t;
+    const double t = weights_of(call_.row_threshold(first + i), chosen.estimator, true).t;
     const float* weights = weights_.data() + (first + i) * stride;
     for (std::uint32_t h = 0; h < heads(); ++h) {
       sums.heads[h].den += double{factors[i]} * double{weights[h]};
@@ -151,7 +160,7 @@ void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& al
   drawn_rows drawn;
   drawn.reserve(end_of(chunk) - chunk * chunk_rows, stride);
   for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
-    if (chosen.thresholds[i] == certain) {
+    if (call_.row_threshold(i) == certain) {
       continue;  // stands for itself only
     }
     const unit_weights unit = weights_of(chosen.thresholds[i], chosen.estimator, !weighted);

@@ -22,6 +22,19 @@ struct sampling_call {
   element_type element;
   const row_kernels& kernels;
 
+  /// Nothing is left unread.
+  bool complete() const noexcept {
+    return chosen.rows.size() + chosen.tiles.size() * tile_tokens == tiles.size() * tile_tokens;
+  }
+  /// Everything read stands for itself alone. Of a draw that happens to be complete too: there is
+  /// nothing to correct. (Not with 1 / pi: leaving it out of one draw would bias the mean of all.)
+  bool exact() const noexcept;
+  std::uint32_t row_threshold(std::size_t i) const noexcept {
+    return complete() && !weighted() ? certain : chosen.thresholds[i];
+  }
+  std::uint32_t tile_threshold(std::size_t i) const noexcept {
+    return complete() && !weighted() ? certain : chosen.tile_thresholds[i];
+  }
   /// Rows enter the numerator with 1 / pi: there is no correction of theirs.
   bool weighted() const noexcept {
     return !chosen.estimates || chosen.estimator == estimator_kind::ht;

@@ -103,6 +103,7 @@ void sampled_attention::state::sum(std::uint32_t head, const row_masses& masses)
   host_sums& sums = result.sums;
   sums.reference = chosen.reference[head];
   sums.estimates = chosen.estimates;
+  sums.exact = call.exact();
   sums.den = masses.den;
   result.num = masses.num;
   double read_mass = 0.0;
@@ -151,7 +152,7 @@ correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, con
   correction_terms terms;
   std::vector<double> z(head_dim());
   for (std::size_t i = 0; i < tile_sums.size(); ++i) {
-    const unit_weights unit = weights_of(chosen.tile_thresholds[i], chosen.estimator, true);
+    const unit_weights unit = weights_of(call.tile_threshold(i), chosen.estimator, true);
     const mean_value mean = call.mean_of(chosen.tiles[i]);
     const std::size_t at = i * call.query.heads + head;
     const double estimate = alpha * double{chosen.tile_weights[at]};

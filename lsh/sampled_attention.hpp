@@ -26,6 +26,7 @@ struct host_sums {
   double carry = 0.0;                     ///< kx
   bool audited = true;                    ///< the bound is a certificate as far as the reads go
   bool estimates = false;                 ///< false: den and num only, there is no error bound
+  bool exact = false;                     ///< nothing was left unread: num and den are the truth
   std::span<double> num;                  ///< N0 [head_dim]
   std::span<double> correction;           ///< C [head_dim]
   std::span<double> cross;                ///< A [head_dim]

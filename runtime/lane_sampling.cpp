@@ -343,8 +343,6 @@ void lane_sampling::read_tiles_of(std::span<extent* const> ready) {
 void lane_sampling::pack(job& work, cpu::task_arena* helpers) {
   const std::size_t dim = owner_.sizes.shape.head_dim;
   const std::vector<lsh::host_sums> sums = work.reading->finish(helpers);
-  const bool complete = work.chosen.rows.size() + work.chosen.tiles.size() * lsh::tile_tokens ==
-                        tiles_[work.member].heads[work.head].size() * lsh::tile_tokens;
   for (std::size_t g = 0; g < sums.size(); ++g) {
     const lsh::host_sums& from = sums[g];
     const std::size_t row = work.first_row + g;
@@ -378,7 +376,7 @@ void lane_sampling::pack(job& work, cpu::task_arena* helpers) {
                           .frozen = static_cast<float>(from.frozen * square),
                           .frozen_den = static_cast<float>(from.frozen_den * square),
                           .carry = static_cast<float>(from.carry),
-                          .certifiable = complete                  ? 2u
+                          .certifiable = from.exact                ? 2u
                                          : from.audited && !coarse ? 1u
                                                                    : 0u};
   }
