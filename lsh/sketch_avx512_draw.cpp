@@ -21,10 +21,10 @@ tile_limits limits_of(const std::int16_t* scores, std::uint32_t heads, const std
     const __m512i bins = bins_of(scores + g * tile_tokens, top[g]);
     const std::uint8_t* low_bytes = limits[g].low.data();
     const std::uint8_t* high_bytes = limits[g].high.data();
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(low_bytes), bins,
-                                                 _mm512_load_si512(low_bytes + 64));
-    const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(high_bytes), bins,
-                                                  _mm512_load_si512(high_bytes + 64));
+    const __m512i low = _mm512_permutex2var_epi8(_mm512_loadu_si512(low_bytes), bins,
+                                                 _mm512_loadu_si512(low_bytes + 64));
+    const __m512i high = _mm512_permutex2var_epi8(_mm512_loadu_si512(high_bytes), bins,
+                                                  _mm512_loadu_si512(high_bytes + 64));
     most.first = _mm512_max_epu16(most.first, _mm512_unpacklo_epi8(low, high));
     most.second = _mm512_max_epu16(most.second, _mm512_unpackhi_epi8(low, high));
   }

@@ -156,10 +156,11 @@ void add_loose(token_sums<Heads>& sums, __m512i* held, std::size_t position, boo
   }
 }
 
-/// Adds one plane's bits, 64 bytes per 8 coordinates. entries: the first head's.
+/// Adds one plane's bits, 64 bytes per 8 coordinates. entries: the first head's. Not inlined: it is
+/// long, and one copy serves both planes.
 template <std::size_t Dims, std::size_t Heads, bool Wide>
-[[gnu::always_inline]] inline void add_plane(const std::uint8_t* entries, const std::uint8_t* plane,
-                                             token_sums<Heads>& sums) {
+[[gnu::noinline]] void add_plane(const std::uint8_t* entries, const std::uint8_t* plane,
+                                 token_sums<Heads>& sums) {
   using shape = lookup_shape<Dims>;
   constexpr std::size_t head_bytes = shape::head_bytes;
   const __m512i two = _mm512_set1_epi8(0x03);
@@ -266,7 +267,7 @@ std::int32_t mean_product(const sketch_head& head, const std::int8_t* mean) {
   __m512i offset = _mm512_setzero_si512();
 #pragma GCC unroll 4
   for (std::size_t i = 0; i < Dims; i += 64) {
-    const __m512i q = _mm512_load_si512(head.values.data() + i);
+    const __m512i q = _mm512_loadu_si512(head.values.data() + i);
     sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(_mm512_load_si512(mean + i), flip), q);
     offset = _mm512_dpbusd_epi32(offset, flip, q);
   }
@@ -324,16 +325,17 @@ void score_tile(const sketch_query& query, const std::uint8_t* entries, const st
   const sketch_view view(sketch_format{Dims, Bits}, index);
   const tile_scales scales(view);
   std::uint32_t g = 0;
-  for (; g + 4 <= query.heads; g += 4) {
-    score_heads<Dims, Bits, 4, Wide>(query, g, entries + g * head_bytes, view, scales,
+  // Narrow sums are rare: one form is enough for them.
+  for (; Wide && g + 4 <= query.heads; g += 4) {
+    score_heads<Dims, Bits, 4, true>(query, g, entries + g * head_bytes, view, scales,
                                      to + g * tile_tokens, top + g);
   }
-  if (g + 2 <= query.heads) {
-    score_heads<Dims, Bits, 2, Wide>(query, g, entries + g * head_bytes, view, scales,
+  if (Wide && g + 2 <= query.heads) {
+    score_heads<Dims, Bits, 2, true>(query, g, entries + g * head_bytes, view, scales,
                                      to + g * tile_tokens, top + g);
     g += 2;
   }
-  if (g < query.heads) {
+  for (; g < query.heads; ++g) {
     score_heads<Dims, Bits, 1, Wide>(query, g, entries + g * head_bytes, view, scales,
                                      to + g * tile_tokens, top + g);
   }

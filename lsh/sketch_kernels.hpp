@@ -23,7 +23,7 @@ using bin_counts = std::array<std::uint32_t, score_bins>;
 /// 65536 pi - 1 by bin, so that a token is drawn when its number is not above it. In two bytes,
 /// which is how vectors look them up.
 struct draw_limits {
-  alignas(64) std::array<std::uint8_t, score_bins> low, high;
+  std::array<std::uint8_t, score_bins> low, high;
 
   std::uint16_t at(std::size_t bin) const noexcept {
     return static_cast<std::uint16_t>(high[bin] << 8 | low[bin]);

@@ -14,11 +14,11 @@ namespace kvtier::lsh {
 inline constexpr std::uint32_t most_heads = 8;
 
 struct sketch_head {
-  alignas(64) std::array<std::int8_t, most_dims> values;  ///< -31..31
-  std::int32_t size;                                      ///< sum of |values|
-  float score_step;                                       ///< 64 a
-  float residual;                                         ///< u
-  float variance_unit;                                    ///< 2 a u: tau^2 = variance_unit f^2
+  std::array<std::int8_t, most_dims> values;  ///< -31..31
+  std::int32_t size;                          ///< sum of |values|
+  float score_step;                           ///< 64 a
+  float residual;                             ///< u
+  float variance_unit;                        ///< 2 a u: tau^2 = variance_unit f^2
 };
 
 struct sketch_query {
