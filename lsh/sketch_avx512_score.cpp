@@ -36,38 +36,30 @@ template <std::size_t Dims> struct lookup_shape {
     return bit / 2 < own ? 8 * (first + bit / 2) + 6 + bit % 2 : no_coordinate;
   }
 
-  /// Look-ups whose sums are added up in bytes before they are widened: those of three bytes, and
-  /// of the others each three in order. visit(look-ups, how many).
-  template <class Visit> static constexpr void for_groups(const Visit& visit) {
-    std::array<std::size_t, 3> loose{};
-    std::size_t held = 0;
-    for (std::size_t lookup = 0; lookup < lookups; ++lookup) {
-      if (lookup < 4 * triples && lookup % 4 != 3) {
-        if (lookup % 4 == 0) {
-          visit(std::array<std::size_t, 3>{lookup, lookup + 1, lookup + 2}, std::size_t{3});
-        }
-        continue;
-      }
-      loose[held++] = lookup;
-      if (held == loose.size() || lookup == lookups - 1) {
-        visit(loose, held);
-        held = 0;
-      }
+  /// Which sum of bytes a look-up belongs to when `size` of them are added up before they are
+  /// widened. Sizes: 3 (of a triple's look-ups the first three; the others each three in order), 2
+  /// (neighbours), 1.
+  static constexpr std::size_t group_of(std::size_t lookup, std::size_t size) {
+    if (size < 3) {
+      return lookup / size;
     }
+    const bool loose = lookup >= 4 * triples || lookup % 4 == 3;
+    const std::size_t place = lookup >= 4 * triples ? lookup - 3 * triples : lookup / 4;
+    return loose ? triples + place / 3 : lookup / 4;
   }
 };
 
 /// Tables of one query group.
 struct lookup_tables {
   const std::uint8_t* entries;  ///< [heads][lookups][64]
-  bool wide;                    ///< every group of look-ups adds up to at most 255 in every head
+  std::size_t group;            ///< the largest size of groups that add up to at most 255
 };
 
 constexpr std::size_t header_bytes = 64;
 
 lookup_tables tables_of(const sketch_query& query) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(query.lookups.data());
-  return {bytes + header_bytes, bytes[0] != 0};
+  return {bytes + header_bytes, bytes[0]};
 }
 
 /// Bit b of an entry's number.
@@ -103,27 +95,33 @@ int fill_lookup(const std::array<std::int8_t, 6>& q, std::uint8_t* to) {
   return size;
 }
 
+/// Whether groups of `size` look-ups fit into bytes; sizes: the largest entry of each.
+template <std::size_t Dims>
+bool group_fits(const std::array<int, lookup_shape<Dims>::lookups>& sizes, std::size_t size) {
+  std::array<int, lookup_shape<Dims>::lookups> sums{};
+  for (std::size_t lookup = 0; lookup < sizes.size(); ++lookup) {
+    sums[lookup_shape<Dims>::group_of(lookup, size)] += sizes[lookup];
+  }
+  return *std::max_element(sums.begin(), sums.end()) <= 255;
+}
+
 template <std::size_t Dims> void fill_lookups(sketch_query& query) {
   using shape = lookup_shape<Dims>;
   query.lookups = aligned_array<std::byte>(header_bytes + query.heads * shape::head_bytes);
   auto* bytes = reinterpret_cast<std::uint8_t*>(query.lookups.data());
   std::uint8_t* to = bytes + header_bytes;
-  bool wide = true;
+  std::size_t group = 3;
   for (std::uint32_t g = 0; g < query.heads; ++g) {
     std::array<int, shape::lookups> sizes{};
     for (std::size_t lookup = 0; lookup < shape::lookups; ++lookup) {
       sizes[lookup] = fill_lookup(values_of<Dims>(query.head[g], lookup), to);
       to += 64;
     }
-    shape::for_groups([&](const std::array<std::size_t, 3>& group, std::size_t count) {
-      int size = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        size += sizes[group[i]];
-      }
-      wide = wide && size <= 255;
-    });
+    while (group > 1 && !group_fits<Dims>(sizes, group)) {
+      --group;
+    }
   }
-  bytes[0] = wide ? 1 : 0;
+  bytes[0] = static_cast<std::uint8_t>(group);
 }
 
 /// Sums of 64 tokens for some heads, as 16-bit lanes. While they grow, `even` also collects 256
@@ -142,53 +140,84 @@ __m512i look_up(__m512i index, const std::uint8_t* table) {
   return _mm512_permutexvar_epi8(index, _mm512_load_si512(table));
 }
 
-/// Look-ups outside the groups of three bytes. They are widened after every third, and at the end.
-template <std::size_t Dims, std::size_t Heads, bool Wide>
-void add_loose(token_sums<Heads>& sums, __m512i* held, std::size_t position, bool last,
-               std::size_t g, __m512i bytes) {
-  if constexpr (!Wide) {
-    add_bytes(sums, g, bytes);
-    return;
-  }
-  held[g] = position % 3 == 0 ? bytes : _mm512_add_epi8(held[g], bytes);
-  if (position % 3 == 2 || last) {
+/// Look-ups outside the triples' first three, in groups of 3: they are widened after every third,
+/// and at the end.
+template <std::size_t Heads>
+void add_loose(token_sums<Heads>& sums, __m512i* held, std::size_t place, bool last, std::size_t g,
+               __m512i bytes) {
+  held[g] = place % 3 == 0 ? bytes : _mm512_add_epi8(held[g], bytes);
+  if (place % 3 == 2 || last) {
     add_bytes(sums, g, held[g]);
+  }
+}
+
+/// The four look-ups of three bytes.
+template <std::size_t Heads, std::size_t Group>
+[[gnu::always_inline]] inline void add_triple(token_sums<Heads>& sums, __m512i* held,
+                                              std::size_t triple, std::size_t g, const __m512i* x,
+                                              const std::uint8_t* table) {
+  const __m512i a = look_up(x[0], table);
+  const __m512i b = look_up(x[1], table + 64);
+  const __m512i c = look_up(x[2], table + 128);
+  const __m512i d = look_up(x[3], table + 192);
+  if constexpr (Group == 3) {
+    add_bytes(sums, g, _mm512_add_epi8(_mm512_add_epi8(a, b), c));
+    add_loose(sums, held, triple, false, g, d);
+  } else if constexpr (Group == 2) {
+    add_bytes(sums, g, _mm512_add_epi8(a, b));
+    add_bytes(sums, g, _mm512_add_epi8(c, d));
+  } else {
+    add_bytes(sums, g, a);
+    add_bytes(sums, g, b);
+    add_bytes(sums, g, c);
+    add_bytes(sums, g, d);
+  }
+}
+
+/// The look-ups of the bytes left over, Rest of them and their spare bits.
+template <std::size_t Heads, std::size_t Group, std::size_t Rest>
+[[gnu::always_inline]] inline void add_rest(token_sums<Heads>& sums, __m512i* held,
+                                            std::size_t place, std::size_t g, const __m512i* x,
+                                            const std::uint8_t* table) {
+#pragma GCC unroll 3
+  for (std::size_t i = 0; i <= Rest; ++i) {
+    const bool last = i == Rest;
+    const __m512i bytes = look_up(x[i], table + 64 * i);
+    if constexpr (Group == 3) {
+      add_loose(sums, held, place + i, last, g, bytes);
+    } else if (Group == 1 || (last && Rest == 2)) {
+      add_bytes(sums, g, bytes);
+    } else if (i == 0) {
+      held[g] = bytes;
+    } else {
+      add_bytes(sums, g, _mm512_add_epi8(held[g], bytes));
+    }
   }
 }
 
 /// Adds one plane's bits, 64 bytes per 8 coordinates. entries: the first head's. Not inlined: it is
 /// long, and one copy serves both planes.
-template <std::size_t Dims, std::size_t Heads, bool Wide>
+template <std::size_t Dims, std::size_t Heads, std::size_t Group>
 [[gnu::noinline]] void add_plane(const std::uint8_t* entries, const std::uint8_t* plane,
-                                 token_sums<Heads>& sums) {
+                                 token_sums<Heads>& sums_out) {
   using shape = lookup_shape<Dims>;
-  constexpr std::size_t head_bytes = shape::head_bytes;
   const __m512i two = _mm512_set1_epi8(0x03);
   const __m512i four = _mm512_set1_epi8(0x0f);
+  token_sums<Heads> sums = sums_out;
   __m512i held[Heads];
 #pragma GCC unroll 10
   for (std::size_t t = 0; t < shape::triples; ++t) {
     const std::uint8_t* from = plane + 192 * t;
-    const __m512i x0 = _mm512_load_si512(from);
-    const __m512i x1 = _mm512_load_si512(from + 64);
-    const __m512i x2 = _mm512_load_si512(from + 128);
-    __m512i spare =
-        _mm512_ternarylogic_epi64(two, _mm512_srli_epi16(x0, 6), _mm512_srli_epi16(x1, 4), 0xca);
-    spare = _mm512_ternarylogic_epi64(four, spare, _mm512_srli_epi16(x2, 2), 0xca);
+    __m512i x[4];
+    x[0] = _mm512_load_si512(from);
+    x[1] = _mm512_load_si512(from + 64);
+    x[2] = _mm512_load_si512(from + 128);
+    x[3] = _mm512_ternarylogic_epi64(two, _mm512_srli_epi16(x[0], 6), _mm512_srli_epi16(x[1], 4),
+                                     0xca);
+    x[3] = _mm512_ternarylogic_epi64(four, x[3], _mm512_srli_epi16(x[2], 2), 0xca);
 #pragma GCC unroll 4
     for (std::size_t g = 0; g < Heads; ++g) {
-      const std::uint8_t* table = entries + g * head_bytes + 256 * t;
-      const __m512i a = look_up(x0, table);
-      const __m512i b = look_up(x1, table + 64);
-      const __m512i c = look_up(x2, table + 128);
-      if constexpr (Wide) {
-        add_bytes(sums, g, _mm512_add_epi8(_mm512_add_epi8(a, b), c));
-      } else {
-        add_bytes(sums, g, a);
-        add_bytes(sums, g, b);
-        add_bytes(sums, g, c);
-      }
-      add_loose<Dims, Heads, Wide>(sums, held, t, false, g, look_up(spare, table + 192));
+      add_triple<Heads, Group>(sums, held, t, g, x, entries + g * shape::head_bytes + 256 * t);
     }
   }
   const std::uint8_t* from = plane + 192 * shape::triples;
@@ -196,17 +225,13 @@ template <std::size_t Dims, std::size_t Heads, bool Wide>
   const __m512i x1 = shape::rest == 2 ? _mm512_load_si512(from + 64) : x0;
   const __m512i spare =
       _mm512_ternarylogic_epi64(two, _mm512_srli_epi16(x0, 6), _mm512_srli_epi16(x1, 4), 0xca);
-  constexpr std::size_t loose = shape::triples;
+  const __m512i x[3] = {x0, shape::rest == 2 ? x1 : spare, spare};
 #pragma GCC unroll 4
   for (std::size_t g = 0; g < Heads; ++g) {
-    const std::uint8_t* table = entries + g * head_bytes + 256 * shape::triples;
-    add_loose<Dims, Heads, Wide>(sums, held, loose, false, g, look_up(x0, table));
-    if constexpr (shape::rest == 2) {
-      add_loose<Dims, Heads, Wide>(sums, held, loose + 1, false, g, look_up(x1, table + 64));
-    }
-    add_loose<Dims, Heads, Wide>(sums, held, loose + shape::rest, true, g,
-                                 look_up(spare, table + 64 * shape::rest));
+    add_rest<Heads, Group, shape::rest>(sums, held, shape::triples, g, x,
+                                        entries + g * shape::head_bytes + 256 * shape::triples);
   }
+  sums_out = sums;
 }
 
 /// A tile's scales: f of tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3.
@@ -237,8 +262,10 @@ __m512i scores_of(const sketch_head& head, __m512 base, __m512i product, __m512 
 }
 
 /// Writes the scores of 64 tokens in order; returns their running maximum.
-__m512i store_scores(const sketch_head& head, float base_value, __m512i even, __m512i odd,
-                     const tile_scales& scales, std::int16_t* to, __m512i top) {
+[[gnu::always_inline]] inline __m512i store_scores(const sketch_head& head, float base_value,
+                                                   __m512i even, __m512i odd,
+                                                   const tile_scales& scales, std::int16_t* to,
+                                                   __m512i top) {
   const __m512 base = _mm512_set1_ps(base_value);
   const __m512i s0 =
       scores_of(head, base, _mm512_srai_epi32(_mm512_slli_epi32(even, 16), 16), scales.f[0]);
@@ -259,27 +286,46 @@ __m512i store_scores(const sketch_head& head, float base_value, __m512i even, __
   return _mm512_max_epi16(top, _mm512_max_epi16(first, second));
 }
 
-/// <query, mean>, exactly.
-template <std::size_t Dims>
-std::int32_t mean_product(const sketch_head& head, const std::int8_t* mean) {
-  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
-  __m512i sum = _mm512_setzero_si512();
-  __m512i offset = _mm512_setzero_si512();
+/// <query, mean> of four heads (those beyond Heads: 0), exactly.
+template <std::size_t Dims, std::size_t Heads>
+__m128i mean_products(const sketch_head* heads, const std::int8_t* mean) {
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));  // signed to unsigned, + 128
+  __m512i z[4];
 #pragma GCC unroll 4
-  for (std::size_t i = 0; i < Dims; i += 64) {
-    const __m512i q = _mm512_loadu_si512(head.values.data() + i);
-    sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(_mm512_load_si512(mean + i), flip), q);
-    offset = _mm512_dpbusd_epi32(offset, flip, q);
+  for (std::size_t g = 0; g < 4; ++g) {
+    z[g] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (std::size_t i = 0; g < Heads && i < Dims; i += 64) {
+      z[g] = _mm512_dpbusd_epi32(z[g], _mm512_xor_si512(_mm512_load_si512(mean + i), flip),
+                                 _mm512_loadu_si512(heads[g].values.data() + i));
+    }
   }
-  return _mm512_reduce_add_epi32(_mm512_sub_epi32(sum, offset));
+  const __m512i a =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(z[0], z[1]), _mm512_unpackhi_epi32(z[0], z[1]));
+  const __m512i b =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(z[2], z[3]), _mm512_unpackhi_epi32(z[2], z[3]));
+  const __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
 }
 
-template <std::size_t Dims> float base_of(const sketch_head& head, const sketch_view& view) {
-  const auto product = static_cast<float>(mean_product<Dims>(head, view.mean()));
-  return head.score_step * (product * power_of_two(view.mean_exponent()));
+/// What of the scores is the tile's, for up to four heads.
+template <std::size_t Dims, std::size_t Heads>
+std::array<float, 4> bases_of(const sketch_head* heads, const sketch_view& view) {
+  alignas(16) std::array<std::int32_t, 4> products;
+  _mm_store_si128(reinterpret_cast<__m128i*>(products.data()),
+                  mean_products<Dims, Heads>(heads, view.mean()));
+  const float unit = power_of_two(view.mean_exponent());
+  std::array<float, 4> bases{};
+#pragma GCC unroll 4
+  for (std::size_t g = 0; g < Heads; ++g) {
+    const auto product = static_cast<float>(products[g] - 128 * heads[g].sum);
+    bases[g] = heads[g].score_step * (product * unit);
+  }
+  return bases;
 }
 
-template <std::size_t Dims, std::size_t Bits, std::size_t Heads, bool Wide>
+template <std::size_t Dims, std::size_t Bits, std::size_t Heads, std::size_t Group>
 void score_heads(const sketch_query& query, std::uint32_t first, const std::uint8_t* entries,
                  const sketch_view& view, const tile_scales& scales, std::int16_t* to,
                  __m512i* top) {
@@ -289,15 +335,16 @@ void score_heads(const sketch_query& query, std::uint32_t first, const std::uint
     sums.even[g] = _mm512_setzero_si512();
     sums.odd[g] = _mm512_setzero_si512();
   }
-  add_plane<Dims, Heads, Wide>(entries, view.planes(), sums);
+  add_plane<Dims, Heads, Group>(entries, view.planes(), sums);
   if constexpr (Bits == 2) {
 #pragma GCC unroll 4
     for (std::size_t g = 0; g < Heads; ++g) {
       sums.even[g] = _mm512_slli_epi16(sums.even[g], 1);
       sums.odd[g] = _mm512_slli_epi16(sums.odd[g], 1);
     }
-    add_plane<Dims, Heads, Wide>(entries, view.planes() + Dims * 8, sums);
+    add_plane<Dims, Heads, Group>(entries, view.planes() + Dims * 8, sums);
   }
+  const auto bases = bases_of<Dims, Heads>(query.head.data() + first, view);
 #pragma GCC unroll 4
   for (std::size_t g = 0; g < Heads; ++g) {
     const sketch_head& head = query.head[first + g];
@@ -307,8 +354,7 @@ void score_heads(const sketch_query& query, std::uint32_t first, const std::uint
     const __m512i clean = _mm512_sub_epi16(sums.even[g], _mm512_slli_epi16(sums.odd[g], 8));
     const __m512i even = _mm512_sub_epi16(_mm512_slli_epi16(clean, 1), least);
     const __m512i odd = _mm512_sub_epi16(_mm512_slli_epi16(sums.odd[g], 1), least);
-    top[g] = store_scores(head, base_of<Dims>(head, view), even, odd, scales, to + g * tile_tokens,
-                          top[g]);
+    top[g] = store_scores(head, bases[g], even, odd, scales, to + g * tile_tokens, top[g]);
   }
 }
 
@@ -318,26 +364,26 @@ void prefetch(const std::byte* index, std::size_t bytes) {
   }
 }
 
-template <std::size_t Dims, std::size_t Bits, bool Wide>
+template <std::size_t Dims, std::size_t Bits, std::size_t Group>
 void score_tile(const sketch_query& query, const std::uint8_t* entries, const std::byte* index,
                 std::int16_t* to, __m512i* top) {
   constexpr std::size_t head_bytes = lookup_shape<Dims>::head_bytes;
   const sketch_view view(sketch_format{Dims, Bits}, index);
   const tile_scales scales(view);
   std::uint32_t g = 0;
-  // Narrow sums are rare: one form is enough for them.
-  for (; Wide && g + 4 <= query.heads; g += 4) {
-    score_heads<Dims, Bits, 4, true>(query, g, entries + g * head_bytes, view, scales,
-                                     to + g * tile_tokens, top + g);
+  // Groups of 1 are rare: one form is enough for them.
+  for (; Group > 1 && g + 4 <= query.heads; g += 4) {
+    score_heads<Dims, Bits, 4, Group>(query, g, entries + g * head_bytes, view, scales,
+                                      to + g * tile_tokens, top + g);
   }
-  if (Wide && g + 2 <= query.heads) {
-    score_heads<Dims, Bits, 2, true>(query, g, entries + g * head_bytes, view, scales,
-                                     to + g * tile_tokens, top + g);
+  if (Group > 1 && g + 2 <= query.heads) {
+    score_heads<Dims, Bits, 2, Group>(query, g, entries + g * head_bytes, view, scales,
+                                      to + g * tile_tokens, top + g);
     g += 2;
   }
   for (; g < query.heads; ++g) {
-    score_heads<Dims, Bits, 1, Wide>(query, g, entries + g * head_bytes, view, scales,
-                                     to + g * tile_tokens, top + g);
+    score_heads<Dims, Bits, 1, Group>(query, g, entries + g * head_bytes, view, scales,
+                                      to + g * tile_tokens, top + g);
   }
 }
 
@@ -350,7 +396,7 @@ std::int16_t largest_lane(__m512i x) {
 /// Tiles whose index is asked for ahead of the one that is read.
 constexpr std::size_t tiles_ahead = 4;
 
-template <std::size_t Dims, std::size_t Bits, bool Wide>
+template <std::size_t Dims, std::size_t Bits, std::size_t Group>
 void score_tiles(const sketch_query& query, std::span<const tile_entry> tiles, std::int16_t* scores,
                  std::int16_t* top) {
   const std::uint8_t* entries = tables_of(query).entries;
@@ -362,8 +408,8 @@ void score_tiles(const sketch_query& query, std::span<const tile_entry> tiles, s
     if (i + tiles_ahead < tiles.size()) {
       prefetch(tiles[i + tiles_ahead].index, sketch_format{Dims, Bits}.bytes());
     }
-    score_tile<Dims, Bits, Wide>(query, entries, tiles[i].index,
-                                 scores + i * query.heads * tile_tokens, tops);
+    score_tile<Dims, Bits, Group>(query, entries, tiles[i].index,
+                                  scores + i * query.heads * tile_tokens, tops);
   }
   for (std::uint32_t g = 0; g < query.heads; ++g) {
     top[g] = largest_lane(tops[g]);
@@ -373,11 +419,14 @@ void score_tiles(const sketch_query& query, std::span<const tile_entry> tiles, s
 using score_function = void (*)(const sketch_query&, std::span<const tile_entry>, std::int16_t*,
                                 std::int16_t*);
 
-template <std::size_t Dims> score_function score_for(std::uint32_t bits, bool wide) {
-  if (bits == 1) {
-    return wide ? score_tiles<Dims, 1, true> : score_tiles<Dims, 1, false>;
-  }
-  return wide ? score_tiles<Dims, 2, true> : score_tiles<Dims, 2, false>;
+template <std::size_t Dims, std::size_t Bits> score_function score_for(std::size_t group) {
+  return group == 3   ? score_tiles<Dims, Bits, 3>
+         : group == 2 ? score_tiles<Dims, Bits, 2>
+                      : score_tiles<Dims, Bits, 1>;
+}
+
+template <std::size_t Dims> score_function score_for(std::uint32_t bits, std::size_t group) {
+  return bits == 1 ? score_for<Dims, 1>(group) : score_for<Dims, 2>(group);
 }
 
 }  // namespace
@@ -396,10 +445,10 @@ void prepare(sketch_query& query) {
 void score(const sketch_query& query, std::span<const tile_entry> tiles, std::int16_t* scores,
            std::int16_t* top) {
   const std::uint32_t dims = query.format.head_dim;
-  const bool wide = tables_of(query).wide;
-  const score_function with = dims == 64    ? score_for<64>(query.format.bits, wide)
-                              : dims == 128 ? score_for<128>(query.format.bits, wide)
-                                            : score_for<256>(query.format.bits, wide);
+  const std::size_t group = tables_of(query).group;
+  const score_function with = dims == 64    ? score_for<64>(query.format.bits, group)
+                              : dims == 128 ? score_for<128>(query.format.bits, group)
+                                            : score_for<256>(query.format.bits, group);
   with(query, tiles, scores, top);
 }
 

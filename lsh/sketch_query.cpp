@@ -28,6 +28,7 @@ sketch_head make_head(const sketch_format& format, const sketch_rotation& rotati
   for (std::uint32_t i = 0; i < dims; ++i) {
     head.values[i] = static_cast<std::int8_t>(nearest(rotated[i] * inverse));
     squares += head.values[i] * head.values[i];
+    head.sum += head.values[i];
     head.size += std::abs(head.values[i]);
   }
   const float step = maximum / largest_value;

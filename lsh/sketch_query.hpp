@@ -15,6 +15,7 @@ inline constexpr std::uint32_t most_heads = 8;
 
 struct sketch_head {
   std::array<std::int8_t, most_dims> values;  ///< -31..31
+  std::int32_t sum;                           ///< of the values
   std::int32_t size;                          ///< sum of |values|
   float score_step;                           ///< 64 a
   float residual;                             ///< u
