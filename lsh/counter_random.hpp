@@ -39,21 +39,26 @@ class tile_numbers {
   std::uint64_t state_;
 };
 
-/// The numbers of one KV head of one layer at one step. They stay for `period` steps, and one
-/// period-th of the tiles is drawn anew at each step.
+/// The numbers of one KV head of one layer at one step. They stay for 2^log2_period steps, and so
+/// small a part of the tiles is drawn anew at each step.
 class counter_random {
  public:
   constexpr counter_random(std::uint64_t seed, std::uint32_t layer, std::uint32_t kv_head,
-                           std::uint64_t step, std::uint32_t period) noexcept
+                           std::uint64_t step, std::uint32_t log2_period) noexcept
       : seed_(mix64(seed)),
         head_(std::uint64_t{layer} << 32 | kv_head),
         step_(step),
-        period_(period) {}
+        log2_period_(log2_period) {}
 
-  /// `sequence` sealed the tile `number` (absolute token index / 64): forks share their parent's.
-  constexpr tile_numbers of(std::uint64_t sequence, std::uint64_t number) const noexcept {
-    const std::uint64_t tile = mix64(mix64(mix64(seed_ ^ sequence) ^ head_) ^ number);
-    const std::uint64_t epoch = (step_ + (tile >> 32) % period_) / period_;
+  /// What all tiles share that `sequence` sealed (a fork shares its parent's tiles).
+  constexpr std::uint64_t sequence_state(std::uint64_t sequence) const noexcept {
+    return mix64(mix64(seed_ ^ sequence) ^ head_);
+  }
+  /// The tile `number` (absolute token index / 64) of a sequence.
+  constexpr tile_numbers of(std::uint64_t sequence_state, std::uint64_t number) const noexcept {
+    const std::uint64_t tile = mix64(sequence_state ^ number);
+    const std::uint64_t phase = (tile >> 32) & ((std::uint64_t{1} << log2_period_) - 1);
+    const std::uint64_t epoch = (step_ + phase) >> log2_period_;
     return tile_numbers(mix64(tile ^ epoch));
   }
 
@@ -61,7 +66,7 @@ class counter_random {
   std::uint64_t seed_;
   std::uint64_t head_;
   std::uint64_t step_;
-  std::uint32_t period_;
+  std::uint32_t log2_period_;
 };
 
 }  // namespace kvtier::lsh

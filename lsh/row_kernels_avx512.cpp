@@ -15,13 +15,15 @@ using cpu::quad;
 using cpu::tile;
 using cpu::tile_rows;
 
+constexpr int max_head_dim = 256;
+
 /// [head][dim] sums of a quad.
 template <int HeadDim> struct quad_vectors {
   alignas(64) float of[quad][static_cast<std::size_t>(HeadDim)];
 
-  void clear() {
+  void clear(int head_dim = HeadDim) {
     for (auto& head : of) {
-      for (int d = 0; d < HeadDim; d += 16) {
+      for (int d = 0; d < head_dim; d += 16) {
         _mm512_store_ps(head + d, _mm512_setzero_ps());
       }
     }
@@ -185,16 +187,19 @@ struct row_factors {
   alignas(64) quad_scalars cross;
 };
 
-/// Rows load 16 elements at a time, in order.
-template <class Rows, int HeadDim, bool Estimated> class residual_sums {
+/// Rows load 16 elements at a time, in order. The head dim is no constant here: nothing is gained
+/// by one, and three times the code is a lot.
+template <class Rows, bool Estimated> class residual_sums {
  public:
-  explicit residual_sums(const residual_pass& pass) : pass_(pass), shape_(pass.read) {
+  explicit residual_sums(const residual_pass& pass)
+      : pass_(pass), shape_(pass.read), head_dim_(static_cast<int>(pass.read.head_dim)) {
     for (std::uint32_t i = 0; i < shape_.quads(); ++i) {
-      cross_[i].clear();
-      correction_[i].clear();
+      cross_[i].clear(head_dim_);
+      correction_[i].clear(head_dim_);
       for (std::uint32_t g = 0; g < quad; ++g) {
-        for (int d = 0; d < HeadDim; d += 16) {
-          const float* from = pass.centre + (std::size_t{i} * quad + g) * HeadDim + d;
+        for (int d = 0; d < head_dim_; d += 16) {
+          const float* from = pass.centre + (std::size_t{i} * quad + g) * pass.read.head_dim +
+                              static_cast<std::size_t>(d);
           _mm512_store_ps(centre_[i].of[g] + d,
                           g < shape_.heads_of(i) ? _mm512_loadu_ps(from) : _mm512_setzero_ps());
         }
@@ -215,7 +220,7 @@ template <class Rows, int HeadDim, bool Estimated> class residual_sums {
             sizes[r][g] = _mm512_setzero_ps();
           }
         }
-        for (int d = 0; d < HeadDim; d += step) {
+        for (int d = 0; d < head_dim_; d += step) {
           add(rows, next, from, i, d, factors, sizes);
         }
         store_sizes(sizes, from, rows.count, i);
@@ -223,7 +228,7 @@ template <class Rows, int HeadDim, bool Estimated> class residual_sums {
     }
     for (std::uint32_t i = 0; i < shape_.quads(); ++i) {
       for (std::uint32_t g = 0; g < shape_.heads_of(i); ++g) {
-        const std::size_t at = (std::size_t{i} * quad + g) * HeadDim;
+        const std::size_t at = (std::size_t{i} * quad + g) * pass_.read.head_dim;
         add_to(cross_[i].of[g], pass_.cross + at);
         if constexpr (Estimated) {
           add_to(correction_[i].of[g], pass_.correction + at);
@@ -236,8 +241,8 @@ template <class Rows, int HeadDim, bool Estimated> class residual_sums {
   static constexpr int step = 32;  // dims
   static constexpr std::size_t element = Rows::element_size;
 
-  static void add_to(const float* sums, float* to) {
-    for (int d = 0; d < HeadDim; d += 16) {
+  void add_to(const float* sums, float* to) const {
+    for (int d = 0; d < head_dim_; d += 16) {
       _mm512_storeu_ps(to + d, _mm512_add_ps(_mm512_loadu_ps(to + d), _mm512_load_ps(sums + d)));
     }
   }
@@ -267,7 +272,7 @@ template <class Rows, int HeadDim, bool Estimated> class residual_sums {
   /// Dims [d, d + 32) of 16 rows under a quad.
   void add(const tile& rows, const tile& next, std::uint32_t from, std::uint32_t i, int d,
            const row_factors& factors, __m512 (&sizes)[tile_rows][quad]) {
-    const std::size_t offset = static_cast<std::size_t>(HeadDim + d) * element;
+    const std::size_t offset = static_cast<std::size_t>(head_dim_ + d) * element;
     __m512 cross[quad][2];
     __m512 correction[quad][2];
 #pragma GCC unroll 4
@@ -344,9 +349,10 @@ template <class Rows, int HeadDim, bool Estimated> class residual_sums {
 
   const residual_pass& pass_;
   const pass_shape shape_;
-  quad_vectors<HeadDim> centre_[2];
-  quad_vectors<HeadDim> cross_[2];
-  quad_vectors<HeadDim> correction_[2];
+  const int head_dim_;
+  quad_vectors<max_head_dim> centre_[2];
+  quad_vectors<max_head_dim> cross_[2];
+  quad_vectors<max_head_dim> correction_[2];
 };
 
 void weigh(const weigh_pass& pass) {
@@ -358,18 +364,26 @@ void weigh(const weigh_pass& pass) {
       [&]<class Rows, int HeadDim>() { weigher<Rows, HeadDim>(pass).run(); });
 }
 
+template <bool Estimated> void add_residuals(const residual_pass& pass) {
+  switch (pass.read.element) {
+    case element_type::bf16:
+      return residual_sums<cpu::widened_bf16_rows, Estimated>(pass).run();
+    case element_type::fp16:
+      return residual_sums<cpu::fp16_rows, Estimated>(pass).run();
+    case element_type::fp32:
+      return residual_sums<cpu::fp32_rows, Estimated>(pass).run();
+  }
+}
+
 void residuals(const residual_pass& pass) {
   if (pass.read.count == 0) {
     return;
   }
-  cpu::with_shape<cpu::widened_bf16_rows>(pass.read.element, pass.read.head_dim,
-                                          [&]<class Rows, int HeadDim>() {
-                                            if (pass.estimates != nullptr) {
-                                              residual_sums<Rows, HeadDim, true>(pass).run();
-                                            } else {
-                                              residual_sums<Rows, HeadDim, false>(pass).run();
-                                            }
-                                          });
+  if (pass.estimates != nullptr) {
+    add_residuals<true>(pass);
+  } else {
+    add_residuals<false>(pass);
+  }
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void weigh(const sketch_query& query, const std::byte* index, const std::int16_t
            const std::int16_t* top, std::uint64_t counted, float* weights, float* sums);
 void square_weights(const sketch_query& query, const std::byte* index, const float* weights,
                     float* moments, float* sums);
-void add_mean_value(const sketch_query& query, const std::byte* index, const float* mass,
-                    float* num);
+void add_mean_values(const sketch_query& query, std::span<const std::byte* const> indexes,
+                     const float* mass, float* num);
 
 }  // namespace kvtier::lsh::avx512

@@ -45,7 +45,8 @@ __m512 pair_signs(std::size_t stride) {
 
 /// A butterfly inside registers: partner +- x. The product with +-1 is exact, so the fused
 /// multiply-add rounds as the addition alone does.
-template <std::size_t Registers, class Partner> void pair_up(__m512* x, __m512 signs, Partner partner) {
+template <std::size_t Registers, class Partner>
+void pair_up(__m512* x, __m512 signs, Partner partner) {
 #pragma GCC unroll 16
   for (std::size_t j = 0; j < Registers; ++j) {
     x[j] = _mm512_fmadd_ps(x[j], signs, partner(x[j]));
@@ -139,7 +140,8 @@ std::int16_t last_small(std::uint64_t norm, std::uint64_t unit) {
 
 /// Code bits of one token as 64-bit words [bits][Dims / 64], 64 tokens apart; returns
 /// <code, x> / <code, code>.
-template <std::size_t Dims, std::size_t Bits> float encode(const std::int16_t* row, std::uint64_t* words) {
+template <std::size_t Dims, std::size_t Bits>
+float encode(const std::int16_t* row, std::uint64_t* words) {
   constexpr std::size_t registers = Dims / 32;
   __m512i x[registers];
 #pragma GCC unroll 8

@@ -14,22 +14,36 @@ namespace {
 /// Tiles counted together: a byte of a counter grows by at most 8 per tile.
 constexpr std::size_t batch_tiles = 31;
 
-/// 1 << (bin % 8) and bin / 8 of 64 tokens.
+/// Which bytes of the lower 64 bins are of one octet, and their bit: entry 8 octet + i is 1 << i.
+struct octet_tables {
+  alignas(64) std::array<std::array<std::uint8_t, 64>, 8> bit{};
+  constexpr octet_tables() {
+    for (std::size_t bin = 0; bin < 64; ++bin) {
+      bit[bin / 8][bin] = static_cast<std::uint8_t>(1u << bin % 8);
+    }
+  }
+};
+constexpr octet_tables octets;
+
+/// Bins of 64 tokens, and which of them are 64 or more.
 struct split_bins {
-  __m512i bit;
-  __m512i octet;
+  __m512i bin;
+  __mmask64 upper;
 };
 
 /// Counts of the 8 bins of one octet. A token's byte has one bit set if its bin is of the octet;
 /// transposing 8 x 8 bits puts the tokens of a bin side by side, where they are counted.
-void count_octet(const split_bins* tiles, std::size_t count, std::uint8_t octet,
+template <bool Masked>
+void count_octet(const split_bins* tiles, std::size_t count, std::size_t octet,
                  std::uint32_t* counts) {
   const __m512i unit = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201));
-  const __m512i wanted = _mm512_set1_epi8(static_cast<char>(octet));
+  const __m512i bits = _mm512_load_si512(octets.bit[octet % 8].data());
+  const __mmask64 flip = octet < 8 ? ~__mmask64{0} : __mmask64{0};
   __m512i sum = _mm512_setzero_si512();
   for (std::size_t i = 0; i < count; ++i) {
-    const __mmask64 mine = _mm512_cmpeq_epi8_mask(tiles[i].octet, wanted);
-    const __m512i rows = _mm512_maskz_mov_epi8(mine, tiles[i].bit);
+    const __m512i rows =
+        Masked ? _mm512_maskz_permutexvar_epi8(tiles[i].upper ^ flip, tiles[i].bin, bits)
+               : _mm512_permutexvar_epi8(tiles[i].bin, bits);
     const __m512i columns = _mm512_gf2p8affine_epi64_epi8(unit, rows, 0);
     sum = _mm512_add_epi8(sum, _mm512_popcnt_epi8(columns));
   }
@@ -45,26 +59,30 @@ void count_octet(const split_bins* tiles, std::size_t count, std::uint8_t octet,
                       _mm256_add_epi32(old, _mm256_cvtepu16_epi32(eight)));
 }
 
+std::uint8_t largest_byte(__m512i x) {
+  alignas(64) std::array<std::uint8_t, 64> bytes{};
+  _mm512_store_si512(bytes.data(), x);
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
 void count_batch(const std::int16_t* scores, std::size_t tiles, std::size_t stride,
                  std::int16_t top, bin_counts& counts) {
-  const __m512i bits = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201));
   split_bins split[batch_tiles];
-  __m512i least = _mm512_set1_epi8(127);
+  const __m512i last = _mm512_set1_epi8(127);
   __m512i most = _mm512_setzero_si512();
+  __m512i most_left = _mm512_setzero_si512();  // 127 - the least
   for (std::size_t i = 0; i < tiles; ++i) {
     const __m512i bins = bins_of(scores + i * stride, top);
-    split[i].bit = _mm512_shuffle_epi8(bits, bins);
-    split[i].octet = _mm512_and_si512(_mm512_srli_epi16(bins, 3), _mm512_set1_epi8(0x0f));
-    least = _mm512_min_epu8(least, split[i].octet);
-    most = _mm512_max_epu8(most, split[i].octet);
+    split[i].bin = bins;
+    split[i].upper = _mm512_cmpgt_epu8_mask(bins, _mm512_set1_epi8(63));
+    most = _mm512_max_epu8(most, bins);
+    most_left = _mm512_max_epu8(most_left, _mm512_sub_epi8(last, bins));
   }
-  alignas(64) std::array<std::uint8_t, 64> low;
-  alignas(64) std::array<std::uint8_t, 64> high;
-  _mm512_store_si512(low.data(), least);
-  _mm512_store_si512(high.data(), most);
-  const std::uint8_t last = *std::max_element(high.begin(), high.end());
-  for (std::uint8_t octet = *std::min_element(low.begin(), low.end()); octet <= last; ++octet) {
-    count_octet(split, tiles, octet, counts.data() + std::size_t{8} * octet);
+  const std::size_t end = largest_byte(most);
+  const std::size_t begin = std::size_t{127} - largest_byte(most_left);
+  for (std::size_t octet = begin / 8; octet <= end / 8; ++octet) {
+    const auto count = end < 64 ? count_octet<false> : count_octet<true>;
+    count(split, tiles, octet, counts.data() + 8 * octet);
   }
 }
 

@@ -1,6 +1,7 @@
 // Weights of unread tokens with AVX-512. Nothing here decides what is read.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -27,10 +28,13 @@ __m512 look_up(const std::array<float, 32>& table, __m512i index) {
                                 _mm512_load_ps(table.data() + 16));
 }
 
-/// exp(-n / 64) of bits Shift.. of each lane; only five bits of an index count.
-template <unsigned Shift> __m512 exp_of(const exp_tables& tables, __m512i n) {
+/// exp(-n / 64) of bits Shift.. of each lane; only five bits of an index count. Near: n < 1024.
+template <unsigned Shift, bool Near> __m512 exp_of(const exp_tables& tables, __m512i n) {
   const __m512 product = _mm512_mul_ps(look_up(tables.low, _mm512_srli_epi32(n, Shift)),
                                        look_up(tables.middle, _mm512_srli_epi32(n, Shift + 5)));
+  if constexpr (Near) {
+    return product;
+  }
   return _mm512_mul_ps(product, look_up(tables.high, _mm512_srli_epi32(n, Shift + 10)));
 }
 
@@ -56,20 +60,32 @@ __m512 variances(const sketch_head& head, const sketch_view& view, std::uint32_t
   return _mm512_mul_ps(_mm512_set1_ps(head.variance_unit), _mm512_mul_ps(f, f));
 }
 
+template <bool Near> void store_weights(const exp_tables& tables, __m512i n, float* weights) {
+  const __m512i lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+  const __m512 even = exp_of<0, Near>(tables, n);
+  const __m512 odd = exp_of<16, Near>(tables, n);
+  _mm512_store_ps(weights, _mm512_permutex2var_ps(even, lower, odd));
+  _mm512_store_ps(weights + 16, _mm512_permutex2var_ps(even, upper, odd));
+}
+
 /// Weights of 64 tokens without the cap.
 void weigh_scores(const exp_tables& tables, const std::int16_t* scores, std::int16_t top,
                   float* weights) {
-  const __m512i lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const __m512i below =
-        _mm512_sub_epi16(_mm512_set1_epi16(top), _mm512_load_si512(scores + 32 * half));
-    const __m512i n = _mm512_min_epu16(below, _mm512_set1_epi16(32767));
-    const __m512 even = exp_of<0>(tables, n);
-    const __m512 odd = exp_of<16>(tables, n);
-    _mm512_store_ps(weights + 32 * half, _mm512_permutex2var_ps(even, lower, odd));
-    _mm512_store_ps(weights + 32 * half + 16, _mm512_permutex2var_ps(even, upper, odd));
+  const __m512i highest = _mm512_set1_epi16(top);
+  const __m512i farthest = _mm512_set1_epi16(32767);
+  const __m512i first =
+      _mm512_min_epu16(_mm512_sub_epi16(highest, _mm512_load_si512(scores)), farthest);
+  const __m512i second =
+      _mm512_min_epu16(_mm512_sub_epi16(highest, _mm512_load_si512(scores + 32)), farthest);
+  const __mmask32 far =
+      _mm512_cmpgt_epu16_mask(_mm512_max_epu16(first, second), _mm512_set1_epi16(1023));
+  if (far == 0) {
+    store_weights<true>(tables, first, weights);
+    store_weights<true>(tables, second, weights + 32);
+  } else {
+    store_weights<false>(tables, first, weights);
+    store_weights<false>(tables, second, weights + 32);
   }
 }
 
@@ -79,6 +95,9 @@ void cap_weights(const sketch_head& head, const sketch_view& view, float* weight
     const __m512 half = _mm512_mul_ps(variances(head, view, i), _mm512_set1_ps(0.5f));
     const __m512 excess = _mm512_max_ps(_mm512_sub_ps(half, _mm512_set1_ps(1.0f)),
                                         _mm512_setzero_ps());  // NaN gives the second operand
+    if (_mm512_cmp_ps_mask(excess, _mm512_setzero_ps(), _CMP_GT_OQ) == 0) {
+      continue;
+    }
     const __m512 factor =
         exp_of(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_min_ps(excess, _mm512_set1_ps(79.0f))));
     float* at = weights + std::size_t{16} * i;
@@ -133,17 +152,30 @@ void square_weights(const sketch_query& query, const std::byte* index, const flo
   }
 }
 
-void add_mean_value(const sketch_query& query, const std::byte* index, const float* mass,
-                    float* num) {
-  const sketch_view view(query.format, index);
+void add_mean_values(const sketch_query& query, std::span<const std::byte* const> indexes,
+                     const float* mass, float* num) {
   const std::uint32_t dims = query.format.head_dim;
-  for (std::uint32_t i = 0; i < dims; i += 16) {
-    const __m512 value = _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(view.value() + i))));
-    for (std::uint32_t g = 0; g < query.heads; ++g) {
-      float* at = num + std::size_t{g} * dims + i;
-      const __m512 unit = _mm512_set1_ps(mass[g] * view.value_unit());
-      _mm512_storeu_ps(at, _mm512_fmadd_ps(unit, value, _mm512_loadu_ps(at)));
+  const std::uint32_t heads = query.heads;
+  for (std::uint32_t first = 0; first < heads; first += 4) {
+    const std::uint32_t count = std::min(heads - first, 4u);
+    for (std::uint32_t i = 0; i < dims; i += 16) {
+      __m512 sum[4] = {};
+      for (std::size_t tile = 0; tile < indexes.size(); ++tile) {
+        const sketch_view view(query.format, indexes[tile]);
+        const __m512 value =
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+                              _mm_load_si128(reinterpret_cast<const __m128i*>(view.value() + i)))),
+                          _mm512_set1_ps(view.value_unit()));
+#pragma GCC unroll 4
+        for (std::uint32_t g = 0; g < 4; ++g) {
+          const float one = g < count ? mass[tile * heads + first + g] : 0.0f;
+          sum[g] = _mm512_fmadd_ps(_mm512_set1_ps(one), value, sum[g]);
+        }
+      }
+      for (std::uint32_t g = 0; g < count; ++g) {
+        float* at = num + std::size_t{first + g} * dims + i;
+        _mm512_storeu_ps(at, _mm512_add_ps(sum[g], _mm512_loadu_ps(at)));
+      }
     }
   }
 }

@@ -72,9 +72,9 @@ struct sketch_kernels {
   void (*square_weights)(const sketch_query& query, const std::byte* index, const float* weights,
                          float* moments, float* sums);
 
-  /// num [heads][head_dim] += mass[head] * mean value of the tile.
-  void (*add_mean_value)(const sketch_query& query, const std::byte* index, const float* mass,
-                         float* num);
+  /// num [heads][head_dim] += mass [tile][head] * mean value of the tile, for all tiles.
+  void (*add_mean_values)(const sketch_query& query, std::span<const std::byte* const> indexes,
+                          const float* mass, float* num);
 };
 
 extern const sketch_kernels sketch_scalar_kernels;

@@ -286,13 +286,16 @@ void square_weights(const sketch_query& query, const std::byte* index, const flo
   }
 }
 
-void add_mean_value(const sketch_query& query, const std::byte* index, const float* mass,
-                    float* num) {
-  const sketch_view view(query.format, index);
-  for (std::uint32_t g = 0; g < query.heads; ++g) {
-    const float unit = mass[g] * view.value_unit();
-    for (std::uint32_t i = 0; i < query.format.head_dim; ++i) {
-      *num++ += unit * static_cast<float>(view.value()[i]);
+void add_mean_values(const sketch_query& query, std::span<const std::byte* const> indexes,
+                     const float* mass, float* num) {
+  const std::uint32_t dims = query.format.head_dim;
+  for (const std::byte* index : indexes) {
+    const sketch_view view(query.format, index);
+    for (std::uint32_t g = 0; g < query.heads; ++g) {
+      const float unit = *mass++ * view.value_unit();
+      for (std::uint32_t i = 0; i < dims; ++i) {
+        num[g * dims + i] += unit * static_cast<float>(view.value()[i]);
+      }
     }
   }
 }
@@ -300,6 +303,6 @@ void add_mean_value(const sketch_query& query, const std::byte* index, const flo
 }  // namespace
 
 const sketch_kernels sketch_scalar_kernels{
-    build, prepare, score, count, square, sum_limits, draw, weigh, square_weights, add_mean_value};
+    build, prepare, score, count, square, sum_limits, draw, weigh, square_weights, add_mean_values};
 
 }  // namespace kvtier::lsh

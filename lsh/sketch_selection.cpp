@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <stdexcept>
 #include <utility>
-
-#include "lsh/sketch_arithmetic.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -17,8 +14,9 @@ namespace {
 constexpr std::size_t chunk_tiles = 64;
 constexpr std::size_t pooled_arrays = 64;
 
-std::uint32_t period_of(estimator_kind estimator) {
-  return estimator == estimator_kind::ht ? 16 : 32;
+/// Numbers are drawn anew after 16 or 32 steps.
+std::uint32_t log2_period_of(estimator_kind estimator) {
+  return estimator == estimator_kind::ht ? 4 : 5;
 }
 
 }  // namespace
@@ -47,24 +45,6 @@ void score_pool::give_back(aligned_array<std::int16_t> scores) {
   }
 }
 
-/// What one chunk's tiles add to the selection.
-struct sketch_selection::chunk_draw {
-  std::vector<std::uint32_t> rows, thresholds, tiles, tile_thresholds;
-  std::vector<float> row_weights, row_moments, tile_weights, tile_moments;
-  std::array<double, most_heads> row_mass{}, whole_mass{}, whole_moments{}, audit_moments{};
-  std::vector<float> row_num, whole_num;  // [heads][head_dim], empty: nothing was added
-  /// Of rows and tiles drawn: sum of weights, and of weights times tau^2.
-  std::array<double, most_heads> drawn_mass{}, drawn_variance{};
-  bool audits = false;
-
-  // One tile's, overwritten by the next.
-  alignas(64) std::array<float, most_heads * tile_tokens> weights;
-  alignas(64) std::array<float, most_heads * tile_tokens> moments;
-  alignas(64) std::array<std::uint16_t, tile_tokens> limits;
-  std::array<float, most_heads> sums;
-  std::array<float, most_heads> moment_sums;
-};
-
 sketch_selection::sketch_selection(const sketch_setting& setting, const sketch_rotation& rotation,
                                    std::span<const tile_entry> tiles, const selector_query& query)
     : setting_(setting),
@@ -72,7 +52,7 @@ sketch_selection::sketch_selection(const sketch_setting& setting, const sketch_r
       tiles_(tiles),
       window_mass_(query.window_mass),
       random_(setting.seed, query.layer, query.kv_head, query.step,
-              period_of(setting.options.estimator)),
+              log2_period_of(setting.options.estimator)),
       query_(make_sketch_query(setting.format, rotation, query)) {
   kernels_.prepare(query_);
 }
@@ -119,12 +99,13 @@ selection sketch_selection::choose(cpu::task_arena* helpers) {
   score(helpers);
   count(helpers);
   plan();
-  std::vector<chunk_draw> drawn(chunks());
+  const draw_setting setting{kernels_, query_,  summary_,
+                             plan_,    random_, setting_.options.estimator};
+  std::vector<run_draw> drawn(chunks());
   for_chunks(helpers, [&](std::size_t chunk) {
     const std::size_t first = chunk * chunk_tiles;
-    for (std::size_t i = 0; i < tiles_of(chunk).size(); ++i) {
-      draw_tile(first + i, drawn[chunk]);
-    }
+    drawn[chunk].draw(setting,
+                      {tiles_of(chunk), first, scores_of(first), tile_thresholds_.data() + first});
   });
   return gather(drawn);
 }
@@ -154,8 +135,8 @@ void sketch_selection::count(cpu::task_arena* helpers) {
   summary_.whole_tiles = wholes;
   summary_.row_tiles = tiles_.size() - wholes;
   squares_.resize(wholes > 0 ? tiles_.size() * heads : 0);
-  using counts = std::array<bin_counts, most_heads>;
-  std::vector<std::array<counts, 2>> counted(chunks());
+  const std::size_t kinds = wholes > 0 ? 2 : 1;
+  std::vector<bin_counts> counted(chunks() * kinds * heads, bin_counts{});
   for_chunks(helpers, [&](std::size_t chunk) {
     const std::size_t first = chunk * chunk_tiles;
     const std::size_t last = first + tiles_of(chunk).size();
@@ -167,17 +148,16 @@ void sketch_selection::count(cpu::task_arena* helpers) {
                           squares_.data() + to * heads);
         }
       }
+      const std::size_t kind = tiles_[from].whole ? 1 : 0;
       kernels_.count(scores_of(from), to - from, query_.heads, summary_.top.data(),
-                     counted[chunk][tiles_[from].whole ? 1 : 0].data());
+                     counted.data() + (chunk * kinds + kind) * heads);
       from = to;
     }
   });
-  for (const auto& chunk : counted) {
-    for (std::size_t g = 0; g < heads; ++g) {
-      for (std::size_t bin = 0; bin < score_bins; ++bin) {
-        summary_.rows[g][bin] += chunk[0][g][bin];
-        summary_.wholes[g][bin] += chunk[1][g][bin];
-      }
+  for (std::size_t i = 0; i < counted.size(); ++i) {
+    auto& sum = i / heads % kinds == 0 ? summary_.rows : summary_.wholes;
+    for (std::size_t bin = 0; bin < score_bins; ++bin) {
+      sum[i % heads][bin] += counted[i][bin];
     }
   }
 }
@@ -208,101 +188,6 @@ void sketch_selection::plan() {
   for (std::size_t position = 0; position < tiles_.size(); ++position) {
     if (tiles_[position].whole) {
       tile_thresholds_[position] = *next++;
-    }
-  }
-}
-
-void sketch_selection::draw_tile(std::size_t position, chunk_draw& drawn) const {
-  if (tiles_[position].whole) {
-    draw_whole(position, drawn);
-  } else {
-    draw_rows(position, drawn);
-  }
-}
-
-void sketch_selection::draw_rows(std::size_t position, chunk_draw& drawn) const {
-  const tile_entry& tile = tiles_[position];
-  const bool shrinks = setting_.options.estimator == estimator_kind::shrink;
-  const std::uint64_t chosen =
-      kernels_.draw(scores_of(position), query_.heads, summary_.top.data(), plan_.limits.data(),
-                    random_.of(tile.sequence, tile.number).seed(), drawn.limits.data());
-  if (!shrinks && chosen == 0) {
-    return;
-  }
-  kernels_.weigh(query_, tile.index, scores_of(position), summary_.top.data(), ~chosen,
-                 drawn.weights.data(), drawn.sums.data());
-  if (shrinks) {
-    drawn.row_num.resize(std::size_t{query_.heads} * query_.format.head_dim);
-    kernels_.add_mean_value(query_, tile.index, drawn.sums.data(), drawn.row_num.data());
-    for (std::size_t g = 0; g < query_.heads; ++g) {
-      drawn.row_mass[g] += static_cast<double>(drawn.sums[g]);
-    }
-  }
-  if (chosen == 0) {
-    return;
-  }
-  if (summary_.whole_tiles > 0) {
-    kernels_.square_weights(query_, tile.index, drawn.weights.data(), drawn.moments.data(),
-                            drawn.moment_sums.data());
-  }
-  for (std::uint64_t left = chosen; left != 0; left &= left - 1) {
-    add_row(position, static_cast<std::uint32_t>(std::countr_zero(left)), drawn);
-  }
-}
-
-void sketch_selection::add_row(std::size_t position, std::uint32_t token, chunk_draw& drawn) const {
-  const sketch_view view(query_.format, tiles_[position].index);
-  const float f = static_cast<float>(view.scales()[token]) * view.scale_unit();
-  drawn.rows.push_back(static_cast<std::uint32_t>(position) * tile_tokens + token);
-  drawn.thresholds.push_back(drawn.limits[token] + 1u);
-  for (std::size_t g = 0; g < query_.heads; ++g) {
-    const float weight = drawn.weights[g * tile_tokens + token];
-    drawn.row_weights.push_back(weight);
-    if (summary_.whole_tiles > 0) {
-      drawn.row_moments.push_back(drawn.moments[g * tile_tokens + token]);
-    }
-    drawn.drawn_mass[g] += static_cast<double>(weight);
-    drawn.drawn_variance[g] +=
-        static_cast<double>(weight) * static_cast<double>(residual_variance(query_.head[g], f));
-  }
-}
-
-void sketch_selection::draw_whole(std::size_t position, chunk_draw& drawn) const {
-  const tile_entry& tile = tiles_[position];
-  const std::uint32_t threshold = tile_thresholds_[position];
-  const bool read = random_.of(tile.sequence, tile.number).of_tile() < threshold;
-  const bool audited = threshold > 0 && threshold < certain;
-  kernels_.weigh(query_, tile.index, scores_of(position), summary_.top.data(), ~std::uint64_t{0},
-                 drawn.weights.data(), drawn.sums.data());
-  kernels_.square_weights(query_, tile.index, drawn.weights.data(), drawn.moments.data(),
-                          drawn.moment_sums.data());
-  if (audited) {
-    drawn.audits = true;
-    for (std::size_t g = 0; g < query_.heads; ++g) {
-      drawn.audit_moments[g] += static_cast<double>(drawn.moment_sums[g]) *
-                                (static_cast<double>(certain - threshold) / threshold);
-    }
-  }
-  if (!read) {
-    drawn.whole_num.resize(std::size_t{query_.heads} * query_.format.head_dim);
-    kernels_.add_mean_value(query_, tile.index, drawn.sums.data(), drawn.whole_num.data());
-    for (std::size_t g = 0; g < query_.heads; ++g) {
-      drawn.whole_mass[g] += static_cast<double>(drawn.sums[g]);
-      drawn.whole_moments[g] += static_cast<double>(drawn.moment_sums[g]);
-    }
-    return;
-  }
-  drawn.tiles.push_back(static_cast<std::uint32_t>(position));
-  drawn.tile_thresholds.push_back(threshold);
-  const sketch_view view(query_.format, tile.index);
-  for (std::size_t g = 0; g < query_.heads; ++g) {
-    drawn.tile_weights.push_back(drawn.sums[g]);
-    drawn.tile_moments.push_back(drawn.moment_sums[g]);
-    drawn.drawn_mass[g] += static_cast<double>(drawn.sums[g]);
-    for (std::uint32_t token = 0; token < tile_tokens; ++token) {
-      const float f = static_cast<float>(view.scales()[token]) * view.scale_unit();
-      drawn.drawn_variance[g] += static_cast<double>(drawn.weights[g * tile_tokens + token]) *
-                                 static_cast<double>(residual_variance(query_.head[g], f));
     }
   }
 }
@@ -340,36 +225,31 @@ template <class To, class From> void add(To& to, const From& from) {
 
 }  // namespace
 
-selection sketch_selection::gather(std::span<const chunk_draw> chunks) const {
+selection sketch_selection::gather(std::span<const run_draw> runs) const {
   selection chosen = nothing();
   chosen.any_whole = summary_.whole_tiles > 0;
-  std::array<double, most_heads> drawn_mass{};
-  std::array<double, most_heads> drawn_variance{};
-  for (const chunk_draw& chunk : chunks) {
-    append(chosen.rows, chunk.rows);
-    append(chosen.thresholds, chunk.thresholds);
-    append(chosen.tiles, chunk.tiles);
-    append(chosen.tile_thresholds, chunk.tile_thresholds);
-    append(chosen.row_weights, chunk.row_weights);
-    append(chosen.row_moments, chunk.row_moments);
-    append(chosen.tile_weights, chunk.tile_weights);
-    append(chosen.tile_moments, chunk.tile_moments);
-    add(chosen.row_unread.mass, chunk.row_mass);
-    add(chosen.row_unread.num, chunk.row_num);
-    add(chosen.whole_unread.mass, chunk.whole_mass);
-    add(chosen.whole_unread.num, chunk.whole_num);
-    add(chosen.whole_moments, chunk.whole_moments);
-    add(chosen.audit_moments, chunk.audit_moments);
-    add(drawn_mass, chunk.drawn_mass);
-    add(drawn_variance, chunk.drawn_variance);
-    chosen.audits = chosen.audits || chunk.audits;
-  }
-  if (setting_.options.estimator != estimator_kind::ht) {
-    std::fill(chosen.audit_moments.begin(), chosen.audit_moments.end(), 0.0);
+  std::array<double, most_heads> excess{};
+  for (const run_draw& run : runs) {
+    append(chosen.rows, run.rows);
+    append(chosen.thresholds, run.thresholds);
+    append(chosen.tiles, run.tiles);
+    append(chosen.tile_thresholds, run.tile_thresholds);
+    append(chosen.row_weights, run.row_weights);
+    append(chosen.row_moments, run.row_moments);
+    append(chosen.tile_weights, run.tile_weights);
+    append(chosen.tile_moments, run.tile_moments);
+    add(chosen.row_unread.mass, run.row_mass);
+    add(chosen.row_unread.num, run.row_num);
+    add(chosen.whole_unread.mass, run.whole_mass);
+    add(chosen.whole_unread.num, run.whole_num);
+    add(chosen.whole_moments, run.whole_moments);
+    add(chosen.audit_moments, run.audit_moments);
+    add(excess, run.excess);
+    chosen.audits = chosen.audits || run.audits;
   }
   for (std::size_t g = 0; g < query_.heads; ++g) {
     chosen.reference[g] = static_cast<float>(summary_.top[g]) / 64.0f;
-    chosen.coarse[g] = drawn_variance[g] > drawn_mass[g] ? 1 : 0;
+    chosen.coarse[g] = excess[g] > 0.0 ? 1 : 0;
   }
   return chosen;
 }

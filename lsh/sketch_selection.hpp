@@ -10,6 +10,7 @@
 
 #include "lsh/aligned_array.hpp"
 #include "lsh/counter_random.hpp"
+#include "lsh/sketch_draw.hpp"
 #include "lsh/sketch_kernels.hpp"
 #include "lsh/sketch_plan.hpp"
 #include "lsh/sketch_query.hpp"
@@ -57,8 +58,6 @@ class sketch_selection final : public query_selection {
   const score_summary& summary() const noexcept { return summary_; }
 
  private:
-  struct chunk_draw;
-
   std::size_t chunks() const noexcept;
   std::span<const tile_entry> tiles_of(std::size_t chunk) const noexcept;
   const std::int16_t* scores_of(std::size_t position) const noexcept;
@@ -67,11 +66,7 @@ class sketch_selection final : public query_selection {
   void score(cpu::task_arena* helpers);
   void count(cpu::task_arena* helpers);
   void plan();
-  void draw_tile(std::size_t position, chunk_draw& drawn) const;
-  void draw_rows(std::size_t position, chunk_draw& drawn) const;
-  void draw_whole(std::size_t position, chunk_draw& drawn) const;
-  void add_row(std::size_t position, std::uint32_t token, chunk_draw& drawn) const;
-  selection gather(std::span<const chunk_draw> chunks) const;
+  selection gather(std::span<const run_draw> runs) const;
   selection nothing() const;
 
   const sketch_setting& setting_;

@@ -243,7 +243,7 @@ struct tile_weights {
     kernels.weigh(from.query, index, from.scores_of(tile), from.top.data(), counted, weights.data(),
                   sums.data());
     kernels.square_weights(from.query, index, weights.data(), moments.data(), moment_sums.data());
-    kernels.add_mean_value(from.query, index, sums.data(), num.data());
+    kernels.add_mean_values(from.query, std::span(&index, 1), sums.data(), num.data());
   }
 
   alignas(64) std::array<float, most_heads * tile_tokens> weights{};
