@@ -98,7 +98,7 @@ selection sketch_selection::choose(cpu::task_arena* helpers) {
   }
   score(helpers);
   count(helpers);
-  plan();
+  make_plan();
   const draw_setting setting{kernels_, query_,  summary_,
                              plan_,    random_, setting_.options.estimator};
   std::vector<run_draw> drawn(chunks());
@@ -162,7 +162,7 @@ void sketch_selection::count(cpu::task_arena* helpers) {
   }
 }
 
-void sketch_selection::plan() {
+void sketch_selection::make_plan() {
   std::vector<const std::int16_t*> calibration;
   std::vector<std::int64_t> squares;
   const std::uint64_t stride = calibration_stride(summary_.row_tiles);

@@ -65,7 +65,7 @@ class sketch_selection final : public query_selection {
 
   void score(cpu::task_arena* helpers);
   void count(cpu::task_arena* helpers);
-  void plan();
+  void make_plan();
   selection gather(std::span<const run_draw> runs) const;
   selection nothing() const;
 
