@@ -31,6 +31,11 @@ float dot(const float* a, const float* b, std::size_t count) {
   return sums[0];
 }
 
+/// Logits beyond this rank as it, so that no sum of exponentials is infinite or NaN.
+constexpr float largest_logit = 1e30f;
+
+float bounded(float logit) { return std::clamp(logit, -largest_logit, largest_logit); }
+
 struct ranked_token {
   float weight;  ///< natural log
   std::uint32_t place;
@@ -62,7 +67,7 @@ class topk_selection final : public query_selection {
       for (std::uint32_t g = 0; g < query_.heads; ++g) {
         const float logit =
             scale * dot(query_.values + g * query_.head_dim, keys_.data(), keys_.size());
-        head(g)[position * tile_tokens + token] = std::isnan(logit) ? least : logit;
+        head(g)[position * tile_tokens + token] = std::isnan(logit) ? least : bounded(logit);
       }
     }
   }
@@ -106,7 +111,7 @@ class topk_selection final : public query_selection {
   }
 
  private:
-  static constexpr float least = std::numeric_limits<float>::lowest();
+  static constexpr float least = -2.0f * largest_logit;  // of NaN: behind all others
 
   float* head(std::uint32_t g) { return logits_.data() + g * tiles_.size() * tile_tokens; }
 
