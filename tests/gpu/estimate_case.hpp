@@ -22,7 +22,8 @@ struct estimate_case {
 
 /// Rows of all kinds, in turn: ordinary ones, either or both sides empty (with NaN in all that
 /// must not be looked at), corrections that would make the denominator negative, none at all,
-/// strong ones, few terms, rows that cannot be certified, broken scalars, sides far apart.
+/// strong ones, few terms, rows that cannot be certified, broken scalars, sides far apart, and
+/// complete ones.
 estimate_case draw_estimates(std::uint64_t seed, std::uint32_t head_dim, bool unbiased);
 
 /// One row per query head of a golden case; its sums, divided by D0.
