@@ -4,7 +4,8 @@
 //   scan:   ns per token and query head; `of_limit`: bare loads of as many bytes of another index
 //   select: plan, draw and estimates, ns per token and query head
 //   step:   queries, scan, select and attention over the selection, all KV heads over all threads;
-//           `of_dense`: its time over that of dense attention over the same rows, measured in turn
+//           `of_dense`: its time over that of dense attention over the same rows, measured in
+//           turn; `select_share`: of its processor time, what queries, scan and select take
 // KVTIER_ISA chooses the kernels.
 #include <benchmark/benchmark.h>
 
@@ -278,10 +279,13 @@ void select(benchmark::State& state) {
   label(state);
 }
 
-void sampled(const layer_index& index, std::uint32_t kv_head) {
+/// Returns the processor time of the selection.
+double sampled(const layer_index& index, std::uint32_t kv_head) {
   const lsh::selector_query query = layer::instance().query(kv_head);
   const auto entries = index.entries(kv_head);
-  const lsh::selection chosen = index.selector().begin(entries, query)->choose(nullptr);
+  lsh::selection chosen;
+  const double seconds =
+      cpu_seconds_of([&] { chosen = index.selector().begin(entries, query)->choose(nullptr); });
   const std::byte* rows = layer::instance().rows(kv_head);
   std::vector<const std::byte*> read(chosen.rows.size());
   std::transform(chosen.rows.begin(), chosen.rows.end(), read.begin(),
@@ -289,6 +293,7 @@ void sampled(const layer_index& index, std::uint32_t kv_head) {
   lsh::sampled_attention attention(chosen, entries, query, element_type::bf16);
   attention.read_rows(read.data(), nullptr);
   benchmark::DoNotOptimize(attention.finish(nullptr));
+  return seconds;
 }
 
 void dense(std::uint32_t kv_head) {
@@ -316,12 +321,15 @@ void step(benchmark::State& state) {
   std::vector<double> whole;
   std::vector<double> ratio;
   std::vector<double> cpu_ratio;
+  std::vector<double> select_share;
   while (state.KeepRunning()) {
     std::array<double, kv_heads> sampled_cpu{};
+    std::array<double, kv_heads> select_cpu{};
     std::array<double, kv_heads> dense_cpu{};
     const double of_sample = seconds_of([&] {
       arena.parallel_for(kv_heads, [&](std::size_t h) {
-        sampled_cpu[h] = cpu_seconds_of([&] { sampled(index, static_cast<std::uint32_t>(h)); });
+        sampled_cpu[h] =
+            cpu_seconds_of([&] { select_cpu[h] = sampled(index, static_cast<std::uint32_t>(h)); });
       });
     });
     const double of_dense = seconds_of([&] {
@@ -329,9 +337,11 @@ void step(benchmark::State& state) {
         dense_cpu[h] = cpu_seconds_of([&] { dense(static_cast<std::uint32_t>(h)); });
       });
     });
+    double cpu_select = 0;
     double cpu_sampled = 0;
     double cpu_dense = 0;
     for (std::size_t h = 0; h < kv_heads; ++h) {
+      cpu_select += select_cpu[h];
       cpu_sampled += sampled_cpu[h];
       cpu_dense += dense_cpu[h];
     }
@@ -340,11 +350,13 @@ void step(benchmark::State& state) {
     whole.push_back(of_dense);
     ratio.push_back(of_sample / of_dense);
     cpu_ratio.push_back(cpu_sampled / cpu_dense);
+    select_share.push_back(cpu_select / cpu_sampled);
   }
   state.counters["ms"] = median(spent) * 1e3;
   state.counters["dense_ms"] = median(whole) * 1e3;
   state.counters["of_dense"] = median(ratio);
   state.counters["of_dense_cpu"] = median(cpu_ratio);
+  state.counters["select_share"] = median(select_share);
   label(state);
 }
 

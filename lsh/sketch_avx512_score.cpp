@@ -14,6 +14,8 @@
 namespace kvtier::lsh::avx512 {
 namespace {
 
+void prefetch_line(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1); }
+
 /// How the bytes of one plane become look-ups: three bytes give four, what is left over gives one
 /// each and one for the spare bits.
 template <std::size_t Dims> struct lookup_shape {
@@ -196,10 +198,11 @@ template <std::size_t Heads, std::size_t Group, std::size_t Rest>
 }
 
 /// Adds one plane's bits, 64 bytes per 8 coordinates. entries: the first head's. Not inlined: it is
-/// long, and one copy serves both planes.
+/// long, and one copy serves both planes. `ahead`: the same plane of a later tile, which is asked
+/// for line by line, for many prefetches at once would block the load pipe.
 template <std::size_t Dims, std::size_t Heads, std::size_t Group>
 [[gnu::noinline]] void add_plane(const std::uint8_t* entries, const std::uint8_t* plane,
-                                 token_sums<Heads>& sums_out) {
+                                 const std::uint8_t* ahead, token_sums<Heads>& sums_out) {
   using shape = lookup_shape<Dims>;
   const __m512i two = _mm512_set1_epi8(0x03);
   const __m512i four = _mm512_set1_epi8(0x0f);
@@ -218,6 +221,9 @@ template <std::size_t Dims, std::size_t Heads, std::size_t Group>
 #pragma GCC unroll 4
     for (std::size_t g = 0; g < Heads; ++g) {
       add_triple<Heads, Group>(sums, held, t, g, x, entries + g * shape::head_bytes + 256 * t);
+      for (std::size_t line = g; line < 3; line += Heads) {
+        prefetch_line(ahead + 192 * t + 64 * line);
+      }
     }
   }
   const std::uint8_t* from = plane + 192 * shape::triples;
@@ -230,6 +236,9 @@ template <std::size_t Dims, std::size_t Heads, std::size_t Group>
   for (std::size_t g = 0; g < Heads; ++g) {
     add_rest<Heads, Group, shape::rest>(sums, held, shape::triples, g, x,
                                         entries + g * shape::head_bytes + 256 * shape::triples);
+    for (std::size_t line = g; line < shape::rest; line += Heads) {
+      prefetch_line(ahead + 192 * shape::triples + 64 * line);
+    }
   }
   sums_out = sums;
 }
@@ -327,27 +336,32 @@ std::array<float, 4> bases_of(const sketch_head* heads, const sketch_view& view)
 
 template <std::size_t Dims, std::size_t Bits, std::size_t Heads, std::size_t Group>
 void score_heads(const sketch_query& query, std::uint32_t first, const std::uint8_t* entries,
-                 const sketch_view& view, const tile_scales& scales, std::int16_t* to,
-                 __m512i* top) {
+                 const sketch_view& view, const std::byte* ahead, const tile_scales& scales,
+                 std::int16_t* to, __m512i* top) {
+  constexpr sketch_format format{Dims, Bits};
+  const auto* next = reinterpret_cast<const std::uint8_t*>(ahead);
   token_sums<Heads> sums;
 #pragma GCC unroll 4
   for (std::size_t g = 0; g < Heads; ++g) {
     sums.even[g] = _mm512_setzero_si512();
     sums.odd[g] = _mm512_setzero_si512();
   }
-  add_plane<Dims, Heads, Group>(entries, view.planes(), sums);
+  add_plane<Dims, Heads, Group>(entries, view.planes(), next, sums);
   if constexpr (Bits == 2) {
 #pragma GCC unroll 4
     for (std::size_t g = 0; g < Heads; ++g) {
       sums.even[g] = _mm512_slli_epi16(sums.even[g], 1);
       sums.odd[g] = _mm512_slli_epi16(sums.odd[g], 1);
     }
-    add_plane<Dims, Heads, Group>(entries, view.planes() + Dims * 8, sums);
+    add_plane<Dims, Heads, Group>(entries, view.planes() + Dims * 8, next + Dims * 8, sums);
   }
   const auto bases = bases_of<Dims, Heads>(query.head.data() + first, view);
 #pragma GCC unroll 4
   for (std::size_t g = 0; g < Heads; ++g) {
     const sketch_head& head = query.head[first + g];
+    for (std::size_t at = format.scales_at() + 64 * g; at < format.bytes(); at += 64 * Heads) {
+      prefetch_line(next + at);
+    }
     // <code, q> = 2 sum - (1 or 3) |q|_1; below 2^15 in size.
     const __m512i least =
         _mm512_set1_epi16(static_cast<std::int16_t>((Bits == 2 ? 3 : 1) * head.size));
@@ -358,31 +372,25 @@ void score_heads(const sketch_query& query, std::uint32_t first, const std::uint
   }
 }
 
-void prefetch(const std::byte* index, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(index + i), _MM_HINT_T1);
-  }
-}
-
 template <std::size_t Dims, std::size_t Bits, std::size_t Group>
 void score_tile(const sketch_query& query, const std::uint8_t* entries, const std::byte* index,
-                std::int16_t* to, __m512i* top) {
+                const std::byte* ahead, std::int16_t* to, __m512i* top) {
   constexpr std::size_t head_bytes = lookup_shape<Dims>::head_bytes;
   const sketch_view view(sketch_format{Dims, Bits}, index);
   const tile_scales scales(view);
   std::uint32_t g = 0;
   // Groups of 1 are rare: one form is enough for them.
   for (; Group > 1 && g + 4 <= query.heads; g += 4) {
-    score_heads<Dims, Bits, 4, Group>(query, g, entries + g * head_bytes, view, scales,
+    score_heads<Dims, Bits, 4, Group>(query, g, entries + g * head_bytes, view, ahead, scales,
                                       to + g * tile_tokens, top + g);
   }
   if (Group > 1 && g + 2 <= query.heads) {
-    score_heads<Dims, Bits, 2, Group>(query, g, entries + g * head_bytes, view, scales,
+    score_heads<Dims, Bits, 2, Group>(query, g, entries + g * head_bytes, view, ahead, scales,
                                       to + g * tile_tokens, top + g);
     g += 2;
   }
   for (; g < query.heads; ++g) {
-    score_heads<Dims, Bits, 1, Group>(query, g, entries + g * head_bytes, view, scales,
+    score_heads<Dims, Bits, 1, Group>(query, g, entries + g * head_bytes, view, ahead, scales,
                                       to + g * tile_tokens, top + g);
   }
 }
@@ -405,10 +413,8 @@ void score_tiles(const sketch_query& query, std::span<const tile_entry> tiles, s
     tops[g] = _mm512_set1_epi16(top[g]);
   }
   for (std::size_t i = 0; i < tiles.size(); ++i) {
-    if (i + tiles_ahead < tiles.size()) {
-      prefetch(tiles[i + tiles_ahead].index, sketch_format{Dims, Bits}.bytes());
-    }
-    score_tile<Dims, Bits, Group>(query, entries, tiles[i].index,
+    const std::byte* ahead = tiles[std::min(i + tiles_ahead, tiles.size() - 1)].index;
+    score_tile<Dims, Bits, Group>(query, entries, tiles[i].index, ahead,
                                   scores + i * query.heads * tile_tokens, tops);
   }
   for (std::uint32_t g = 0; g < query.heads; ++g) {
