@@ -53,10 +53,16 @@ struct error_counters {
   std::uint64_t certified = 0;  ///< of these, rows whose bound holds as stated
   double bound_sum = 0.0;       ///< of certified rows: 95 % bounds of |o^ - o| / |o|
   double bound_max = 0.0;
-  double shrink_sum = 0.0;  ///< of all rows with an estimate: the shrink factor beta
+  std::uint64_t estimated = 0;  ///< rows with a finite bound, certified or not
+  double estimate_sum = 0.0;    ///< of these: their bounds, as figures
+  double shrink_sum = 0.0;      ///< of these: the shrink factor beta
 
   /// 0 when nothing was sampled; NaN when nothing could be certified.
   double mean_bound() const noexcept;
+  /// Of all rows with a finite bound, whether certified or not; 0 when nothing was sampled, NaN
+  /// when no row has one.
+  double mean_estimate() const noexcept;
+  double mean_shrink() const noexcept;  ///< 0 when no row has an estimate
   void add(const error_counters& other) noexcept;
 };
 

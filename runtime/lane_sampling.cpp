@@ -82,15 +82,24 @@ lane_sampling::lane_sampling(runtime::state& owner, std::uint32_t lane,
       reads_(reads),
       tiles_per_extent_(owner.sizes.extent_tokens / lsh::tile_tokens),
       loads_(members.size()) {
+  pinned_ = offloaded_to(tier::host);
   const auto lock = owner_.tiers->lock();
+  for (extent* what : pinned_) {
+    owner_.tiers->pin(lock, *what, tier::host, link_priority::demand);
+  }
+}
+
+/// The members' offloaded extents of one home, each once: forks share them.
+std::vector<extent*> lane_sampling::offloaded_to(tier where) const {
+  std::vector<extent*> list;
   for (const sampled_member& member : members_) {
     for (const offloaded_range& range : member.plan->lanes[lane_].offloaded) {
-      if (range.where == tier::host) {
-        owner_.tiers->pin(lock, *range.what, tier::host, link_priority::demand);
-        pinned_.push_back(range.what);
+      if (range.where == where) {
+        list.push_back(range.what);
       }
     }
   }
+  return each_once(std::move(list));
 }
 
 lane_sampling::~lane_sampling() {
@@ -122,19 +131,17 @@ status lane_sampling::run(const extent** lost) {
 
 /// Token indexes of everything, and the host copies of what lies in host memory.
 status lane_sampling::wait_ready(const extent** lost) {
+  std::vector<extent*> disk = offloaded_to(tier::disk);
   const bool indexed = owner_.selector->index_bytes() > 0;
   auto lock = owner_.tiers->lock();
-  for (const sampled_member& member : members_) {
-    for (const offloaded_range& range : member.plan->lanes[lane_].offloaded) {
-      status outcome = status::ok;
-      if (indexed) {
-        outcome = owner_.tiers->wait_index(lock, *range.what);
-      }
-      if (outcome == status::ok && range.where == tier::host) {
-        outcome = owner_.tiers->wait_host(lock, *range.what);
+  for (const auto* list : {&pinned_, &disk}) {
+    for (extent* what : *list) {
+      status outcome = indexed ? owner_.tiers->wait_index(lock, *what) : status::ok;
+      if (outcome == status::ok && list == &pinned_) {
+        outcome = owner_.tiers->wait_host(lock, *what);
       }
       if (outcome != status::ok) {
-        *lost = range.what;
+        *lost = what;
         return outcome;
       }
     }
@@ -199,19 +206,10 @@ template <class Body> void lane_sampling::for_each_job(const Body& body) {
 /// Every key of every tile, host first, then the disk from end to end.
 status lane_sampling::show_keys(const extent** lost) {
   const traced span(owner_, lane_, "score keys");
-  std::vector<extent*> on_disk;
-  for (const sampled_member& member : members_) {
-    for (const offloaded_range& range : member.plan->lanes[lane_].offloaded) {
-      if (range.where == tier::disk) {
-        on_disk.push_back(range.what);
-      }
-    }
-  }
-  const std::vector<extent*> host = each_once(pinned_), disk = each_once(std::move(on_disk));
-  for (const extent* what : host) {
+  for (const extent* what : pinned_) {
     see_extent(*what);
   }
-  reads_.request(disk);
+  reads_.request(offloaded_to(tier::disk));
   for (std::vector<extent*> ready;;) {
     if (const status outcome = reads_.next(&ready); outcome != status::ok) {
       *lost = ready.front();

@@ -59,6 +59,7 @@ class lane_sampling {
   status read(const extent** lost);
   void read_host_rows();
   void read_tiles_of(std::span<extent* const> ready);
+  std::vector<extent*> offloaded_to(tier where) const;
   std::vector<extent*> disk_extents() const;
   void see_extent(const extent& what);
   void pack(job& work, cpu::task_arena* helpers);
@@ -70,7 +71,7 @@ class lane_sampling {
   const staging_area& area_;
   tile_reads& reads_;
   const std::uint32_t tiles_per_extent_;
-  std::vector<extent*> pinned_;  // host copies, each once per member
+  std::vector<extent*> pinned_;  // host copies
   std::vector<member_tiles> tiles_;
   std::vector<std::unique_ptr<job>> jobs_;
   std::vector<sampled_load> loads_;

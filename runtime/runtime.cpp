@@ -15,18 +15,33 @@ double row_counters::attended_fraction() const noexcept {
   return offloaded == 0 ? 1.0 : static_cast<double>(loaded) / static_cast<double>(offloaded);
 }
 
-double error_counters::mean_bound() const noexcept {
-  if (certified == 0) {
+namespace {
+
+/// Of `count` values out of `rows`.
+double mean_of(double sum, std::uint64_t count, std::uint64_t rows) {
+  if (count == 0) {
     return rows == 0 ? 0.0 : std::numeric_limits<double>::quiet_NaN();
   }
-  return bound_sum / static_cast<double>(certified);
+  return sum / static_cast<double>(count);
 }
+
+}  // namespace
+
+double error_counters::mean_bound() const noexcept { return mean_of(bound_sum, certified, rows); }
+
+double error_counters::mean_estimate() const noexcept {
+  return mean_of(estimate_sum, estimated, rows);
+}
+
+double error_counters::mean_shrink() const noexcept { return mean_of(shrink_sum, estimated, 0); }
 
 void error_counters::add(const error_counters& other) noexcept {
   rows += other.rows;
   certified += other.certified;
   bound_sum += other.bound_sum;
   bound_max = std::max(bound_max, other.bound_max);
+  estimated += other.estimated;
+  estimate_sum += other.estimate_sum;
   shrink_sum += other.shrink_sum;
 }
 

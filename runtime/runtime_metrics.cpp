@@ -117,15 +117,17 @@ void runtime::visit_metrics(metrics_visitor& visitor) const {
         now.errors.rows);
   count("kvtier_certified_outputs_total", "Of these, rows whose error bound holds as stated",
         now.errors.certified);
-  visit_gauge(visitor, "kvtier_attention_error_bound_mean",
+  visit_gauge(visitor, "kvtier_attention_error_bound",
               "Mean 95 % bound of the relative error of certified outputs",
               now.errors.mean_bound());
   visit_gauge(visitor, "kvtier_attention_error_bound_max", "Largest of these bounds",
               now.errors.bound_max);
-  visit_gauge(
-      visitor, "kvtier_attention_shrink_mean",
-      "Mean shrink factor of sampled outputs; near 1 means that tile means say little",
-      now.errors.rows == 0 ? 0.0 : now.errors.shrink_sum / static_cast<double>(now.errors.rows));
+  visit_gauge(visitor, "kvtier_attention_error_estimate",
+              "The same mean over all estimated outputs, those that are not certified included",
+              now.errors.mean_estimate());
+  visit_gauge(visitor, "kvtier_attention_shrink",
+              "Mean shrink factor of estimated outputs; near 1 means that tile means say little",
+              now.errors.mean_shrink());
   visit_gauge(visitor, "kvtier_index_bytes", "Bytes of token indexes in use, inside the host tier",
               static_cast<double>(now.index_bytes));
   count("kvtier_disk_read_bytes_total", "Bytes read from disk", now.disk_read_bytes);

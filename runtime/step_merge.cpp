@@ -18,7 +18,11 @@ error_counters count_reports(std::span<const gpu::row_report> reports) {
   error_counters errors;
   for (const gpu::row_report& report : reports) {
     ++errors.rows;
-    errors.shrink_sum += report.shrink;
+    if (std::isfinite(report.error_bound)) {
+      ++errors.estimated;
+      errors.estimate_sum += report.error_bound;
+      errors.shrink_sum += report.shrink;
+    }
     if (report.certified != 0) {
       ++errors.certified;
       errors.bound_sum += report.error_bound;
