@@ -65,24 +65,26 @@ std::uint8_t largest_byte(__m512i x) {
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
-void count_batch(const std::int16_t* scores, std::size_t tiles, std::size_t stride,
-                 std::int16_t top, bin_counts& counts) {
-  split_bins split[batch_tiles];
-  const __m512i last = _mm512_set1_epi8(127);
-  __m512i most = _mm512_setzero_si512();
-  __m512i most_left = _mm512_setzero_si512();  // 127 - the least
-  for (std::size_t i = 0; i < tiles; ++i) {
-    const __m512i bins = bins_of(scores + i * stride, top);
-    split[i].bin = bins;
-    split[i].upper = _mm512_cmpgt_epu8_mask(bins, _mm512_set1_epi8(63));
-    most = _mm512_max_epu8(most, bins);
-    most_left = _mm512_max_epu8(most_left, _mm512_sub_epi8(last, bins));
-  }
-  const std::size_t end = largest_byte(most);
-  const std::size_t begin = std::size_t{127} - largest_byte(most_left);
+/// The bins of one head in a batch of tiles, and the range they span.
+struct head_bins {
+  split_bins tiles[batch_tiles];
+  __m512i most;
+  __m512i most_left;  ///< 127 - the least
+};
+
+void add_bins(head_bins& head, std::size_t i, __m512i bins) {
+  head.tiles[i].bin = bins;
+  head.tiles[i].upper = _mm512_cmpgt_epu8_mask(bins, _mm512_set1_epi8(63));
+  head.most = _mm512_max_epu8(head.most, bins);
+  head.most_left = _mm512_max_epu8(head.most_left, _mm512_sub_epi8(_mm512_set1_epi8(127), bins));
+}
+
+void count_bins(const head_bins& head, std::size_t tiles, bin_counts& counts) {
+  const std::size_t end = largest_byte(head.most);
+  const std::size_t begin = std::size_t{127} - largest_byte(head.most_left);
+  const auto count = end < 64 ? count_octet<false> : count_octet<true>;
   for (std::size_t octet = begin / 8; octet <= end / 8; ++octet) {
-    const auto count = end < 64 ? count_octet<false> : count_octet<true>;
-    count(split, tiles, octet, counts.data() + 8 * octet);
+    count(head.tiles, tiles, octet, counts.data() + 8 * octet);
   }
 }
 
@@ -139,11 +141,21 @@ std::int64_t sum_squares(const square_tables& tables, __m512i index) {
 
 void count(const std::int16_t* scores, std::size_t tiles, std::uint32_t heads,
            const std::int16_t* top, bin_counts* counts) {
-  const std::size_t stride = std::size_t{heads} * tile_tokens;
+  head_bins bins[most_heads];
   for (std::size_t from = 0; from < tiles; from += batch_tiles) {
+    const std::size_t batch = std::min(batch_tiles, tiles - from);
     for (std::size_t g = 0; g < heads; ++g) {
-      count_batch(scores + from * stride + g * tile_tokens, std::min(batch_tiles, tiles - from),
-                  stride, top[g], counts[g]);
+      bins[g].most = _mm512_setzero_si512();
+      bins[g].most_left = _mm512_setzero_si512();
+    }
+    // All heads of a tile at once: scores are read in the order of their addresses.
+    for (std::size_t i = 0; i < batch; ++i) {
+      for (std::size_t g = 0; g < heads; ++g, scores += tile_tokens) {
+        add_bins(bins[g], i, bins_of(scores, top[g]));
+      }
+    }
+    for (std::size_t g = 0; g < heads; ++g) {
+      count_bins(bins[g], batch, counts[g]);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "lsh/sketch_draw.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "lsh/sketch_arithmetic.hpp"
@@ -31,7 +32,20 @@ void add_sums(std::array<double, most_heads>& to, const std::array<float, most_h
 
 }  // namespace
 
+void run_draw::reserve(const draw_setting& setting, std::size_t count) {
+  const std::size_t heads = setting.query.heads;
+  const std::uint64_t row_tiles = std::max<std::uint64_t>(setting.summary.row_tiles, 1);
+  // Some runs get more rows than others: twice the mean, and a little.
+  const std::size_t expected = 2 * setting.plan.budget.rows * count / row_tiles + 32;
+  rows.reserve(expected);
+  thresholds.reserve(expected);
+  row_weights.reserve(expected * heads);
+  row_tiles_.indexes.reserve(count);
+  row_tiles_.mass.reserve(count * heads);
+}
+
 void run_draw::draw(const draw_setting& setting, const tile_run& run) {
+  reserve(setting, run.tiles.size());
   std::uint64_t sequence = run.tiles.front().sequence;
   std::uint64_t state = setting.random.sequence_state(sequence);
   for (std::size_t i = 0; i < run.tiles.size(); ++i) {

@@ -53,6 +53,7 @@ class run_draw {
     std::vector<float> mass;  // [tile][heads]
   };
 
+  void reserve(const draw_setting& setting, std::size_t count);
   void draw_rows(const draw_setting& setting, const tile_run& run, std::size_t i,
                  tile_numbers numbers);
   void draw_whole(const draw_setting& setting, const tile_run& run, std::size_t i,

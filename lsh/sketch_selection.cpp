@@ -229,6 +229,13 @@ selection sketch_selection::gather(std::span<const run_draw> runs) const {
   selection chosen = nothing();
   chosen.any_whole = summary_.whole_tiles > 0;
   std::array<double, most_heads> excess{};
+  std::size_t rows = 0;
+  for (const run_draw& run : runs) {
+    rows += run.rows.size();
+  }
+  chosen.rows.reserve(rows);
+  chosen.thresholds.reserve(rows);
+  chosen.row_weights.reserve(rows * query_.heads);
   for (const run_draw& run : runs) {
     append(chosen.rows, run.rows);
     append(chosen.thresholds, run.thresholds);
