@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <thread>
 
 #include "lsh/sampled_attention.hpp"
 #include "tests/lsh/golden_selection.hpp"
@@ -312,6 +313,33 @@ TEST(sampled_attention, of_many_rows_does_not_depend_on_threads) {
     expect_same(attend(in, level, nullptr), attend(in, level, &helpers));
   }
   expect_reference(options);
+}
+
+TEST(sampled_attention, tiles_may_be_read_at_once) {
+  random_selection_options options;
+  options.whole_tiles = 9;
+  options.read_tiles = 6;
+  const random_selection made(options);
+  lsh::sampled_attention attention(made.chosen, made.tiles, made.query, options.element);
+  const scattered_rows rows(made.rows, options.head_dim, options.element, made.chosen.rows);
+  std::vector<scattered_rows> whole;
+  for (const std::uint32_t position : made.chosen.tiles) {
+    whole.emplace_back(made.rows, options.head_dim, options.element, tokens_of(position));
+  }
+  std::vector<std::thread> readers;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    readers.emplace_back([&, i] { attention.read_tile(i, whole[i].data()); });
+  }
+  attention.read_rows(rows.data(), nullptr);
+  for (std::thread& reader : readers) {
+    reader.join();
+  }
+  std::vector<returned_sums> got;
+  for (const lsh::host_sums& head : attention.finish(nullptr)) {
+    got.emplace_back(head);
+  }
+  expect_same(got, attend({made.chosen, made.tiles, made.query, made.rows, options.element},
+                          cpu::active_isa(), nullptr));
 }
 
 TEST(sampled_attention, of_everything_is_exact_attention) {
