@@ -124,17 +124,24 @@ __m512i quarters_of(const sketch_head& head, const sketch_view& view) {
   return all;
 }
 
-std::int64_t sum_squares(const square_tables& tables, __m512i index) {
+template <bool Near> std::int64_t sum_squares(const square_tables& tables, __m512i index) {
   __m512i sum = _mm512_setzero_si512();
 #pragma GCC unroll 6
   for (unsigned p = 0; p < square_bytes; ++p) {
     const std::uint8_t* bytes = tables.bytes[p].data();
-    const __m512i found =
-        _mm512_permutex2var_epi8(_mm512_load_si512(bytes), index, _mm512_load_si512(bytes + 64));
+    const __m512i low = _mm512_load_si512(bytes);
+    const __m512i found = Near
+                              ? _mm512_permutexvar_epi8(index, low)
+                              : _mm512_permutex2var_epi8(low, index, _mm512_load_si512(bytes + 64));
     const __m512i eight = _mm512_sad_epu8(found, _mm512_setzero_si512());
     sum = _mm512_add_epi64(sum, _mm512_slli_epi64(eight, 8 * p));
   }
   return _mm512_reduce_add_epi64(sum);
+}
+
+std::int64_t sum_squares(const square_tables& tables, __m512i index) {
+  const bool near = _mm512_cmpgt_epu8_mask(index, _mm512_set1_epi8(63)) == 0;
+  return near ? sum_squares<true>(tables, index) : sum_squares<false>(tables, index);
 }
 
 }  // namespace

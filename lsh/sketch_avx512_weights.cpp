@@ -91,13 +91,11 @@ void weigh_scores(const exp_tables& tables, const std::int16_t* scores, std::int
 
 /// tau^2 / 2 counts in a weight up to 1 only.
 void cap_weights(const sketch_head& head, const sketch_view& view, float* weights) {
+#pragma GCC unroll 4
   for (std::uint32_t i = 0; i < 4; ++i) {
     const __m512 half = _mm512_mul_ps(variances(head, view, i), _mm512_set1_ps(0.5f));
     const __m512 excess = _mm512_max_ps(_mm512_sub_ps(half, _mm512_set1_ps(1.0f)),
                                         _mm512_setzero_ps());  // NaN gives the second operand
-    if (_mm512_cmp_ps_mask(excess, _mm512_setzero_ps(), _CMP_GT_OQ) == 0) {
-      continue;
-    }
     const __m512 factor =
         exp_of(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_min_ps(excess, _mm512_set1_ps(79.0f))));
     float* at = weights + std::size_t{16} * i;

@@ -12,7 +12,7 @@ namespace {
 /// Tiles of one task. Sums are added up inside a chunk, then chunk after chunk, so that results do
 /// not depend on who ran which.
 constexpr std::size_t chunk_tiles = 64;
-constexpr std::size_t pooled_arrays = 64;
+constexpr std::size_t pooled_arrays = 16;
 
 /// Numbers are drawn anew after 16 or 32 steps.
 std::uint32_t log2_period_of(estimator_kind estimator) {
