@@ -2,10 +2,10 @@
 // 128 dims, 2 % of the tokens. Figures are processor time of one thread unless said otherwise.
 //   index:  us per token and KV head, keys in a cache, as when a tile has just been written
 //   scan:   ns per token and query head; `of_limit`: bare loads of as many bytes of another index
-//   select: plan, draw and estimates, ns per token and query head
+//   select: plan, draw and estimates, ns per token and query head; `rows`: the part of them drawn
 //   step:   queries, scan, select and attention over the selection, all KV heads over all threads;
-//           `of_dense`: its time over that of dense attention over the same rows, measured in
-//           turn; `select_share`: of its processor time, what queries, scan and select take
+//           `select_share`: of its processor time, what queries, scan and select take
+// `of_dense`: time over that of dense attention over the same rows, measured in turn.
 // KVTIER_ISA chooses the kernels.
 #include <benchmark/benchmark.h>
 
@@ -218,6 +218,25 @@ void index_build(benchmark::State& state) {
   label(state);
 }
 
+/// Attention over all rows, for comparison.
+void dense(std::uint32_t kv_head) {
+  const lsh::selector_query query = layer::instance().query(kv_head);
+  const cpu::query_block block{query.values,
+                               std::size_t{heads} * head_dim,
+                               1,
+                               heads,
+                               head_dim,
+                               1.0f / std::sqrt(static_cast<float>(head_dim))};
+  std::array<float, heads> scale{};
+  std::array<float, heads> den{};
+  std::array<float, heads * head_dim> num{};
+  const cpu::scaled_sums sums{scale.data(), den.data(), num.data()};
+  cpu::clear_sums(sums, heads, head_dim);
+  cpu::active_kernels().attend(block, {layer::instance().rows(kv_head), tokens, element_type::bf16},
+                               {}, sums);
+  benchmark::DoNotOptimize(num);
+}
+
 /// Scores alone, straight from the kernels, over indexes that no cache holds.
 void scan(benchmark::State& state) {
   const auto bits = static_cast<std::uint32_t>(state.range(0));
@@ -227,6 +246,7 @@ void scan(benchmark::State& state) {
   const lsh::aligned_array<std::int16_t> scores(tokens * heads);
   std::vector<double> spent;
   std::vector<double> ratio;
+  std::vector<double> of_dense;
   std::uint32_t kv_head = 0;
   while (state.KeepRunning()) {
     lsh::sketch_query query =
@@ -241,10 +261,12 @@ void scan(benchmark::State& state) {
     state.SetIterationTime(seconds);
     spent.push_back(seconds);
     ratio.push_back(limit / seconds);
+    of_dense.push_back(seconds / cpu_seconds_of([&] { dense(kv_head); }));
     kv_head = (kv_head + 1) % kv_heads;
   }
   state.counters["ns/token/head"] = median(spent) * 1e9 / (tokens * heads);
   state.counters["of_limit"] = median(ratio);
+  state.counters["of_dense"] = median(of_dense);
   label(state);
 }
 
@@ -256,6 +278,7 @@ void select(benchmark::State& state) {
   const lsh::sketch_rotation rotation(head_dim, 1);
   const lsh::aligned_array<std::int16_t> scores(tokens * heads);
   std::vector<double> spent;
+  std::vector<double> of_dense;
   double rows = 0;
   std::uint32_t kv_head = 0;
   while (state.KeepRunning()) {
@@ -272,9 +295,11 @@ void select(benchmark::State& state) {
         cpu_seconds_of([&] { kernels.score(query, other, scores.data(), top.data()); });
     state.SetIterationTime(whole);
     spent.push_back(whole - scanned);
+    of_dense.push_back(spent.back() / cpu_seconds_of([&] { dense(kv_head); }));
     kv_head = (kv_head + 1) % kv_heads;
   }
   state.counters["ns/token/head"] = median(spent) * 1e9 / (tokens * heads);
+  state.counters["of_dense"] = median(of_dense);
   state.counters["rows"] = rows / static_cast<double>(spent.size() * tokens);
   label(state);
 }
@@ -294,24 +319,6 @@ double sampled(const layer_index& index, std::uint32_t kv_head) {
   attention.read_rows(read.data(), nullptr);
   benchmark::DoNotOptimize(attention.finish(nullptr));
   return seconds;
-}
-
-void dense(std::uint32_t kv_head) {
-  const lsh::selector_query query = layer::instance().query(kv_head);
-  const cpu::query_block block{query.values,
-                               std::size_t{heads} * head_dim,
-                               1,
-                               heads,
-                               head_dim,
-                               1.0f / std::sqrt(static_cast<float>(head_dim))};
-  std::array<float, heads> scale{};
-  std::array<float, heads> den{};
-  std::array<float, heads * head_dim> num{};
-  const cpu::scaled_sums sums{scale.data(), den.data(), num.data()};
-  cpu::clear_sums(sums, heads, head_dim);
-  cpu::active_kernels().attend(block, {layer::instance().rows(kv_head), tokens, element_type::bf16},
-                               {}, sums);
-  benchmark::DoNotOptimize(num);
 }
 
 void step(benchmark::State& state) {

@@ -14,6 +14,9 @@ namespace {
 /// Tiles counted together: a byte of a counter grows by at most 8 per tile.
 constexpr std::size_t batch_tiles = 31;
 
+/// How far ahead scores are asked for, which the scan has left in an outer cache.
+constexpr std::size_t scores_ahead = 16 * tile_tokens;
+
 /// Which bytes of the lower 64 bins are of one octet, and their bit: entry 8 octet + i is 1 << i.
 struct octet_tables {
   alignas(64) std::array<std::array<std::uint8_t, 64>, 8> bit{};
@@ -60,9 +63,13 @@ void count_octet(const split_bins* tiles, std::size_t count, std::size_t octet,
 }
 
 std::uint8_t largest_byte(__m512i x) {
-  alignas(64) std::array<std::uint8_t, 64> bytes{};
-  _mm512_store_si512(bytes.data(), x);
-  return *std::max_element(bytes.begin(), bytes.end());
+  const __m256i half = _mm256_max_epu8(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+  __m128i most = _mm_max_epu8(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  most = _mm_max_epu8(most, _mm_srli_si128(most, 8));
+  most = _mm_max_epu8(most, _mm_srli_si128(most, 4));
+  most = _mm_max_epu8(most, _mm_srli_si128(most, 2));
+  most = _mm_max_epu8(most, _mm_srli_si128(most, 1));
+  return static_cast<std::uint8_t>(_mm_cvtsi128_si32(most));
 }
 
 /// The bins of one head in a batch of tiles, and the range they span.
@@ -158,6 +165,8 @@ void count(const std::int16_t* scores, std::size_t tiles, std::uint32_t heads,
     // All heads of a tile at once: scores are read in the order of their addresses.
     for (std::size_t i = 0; i < batch; ++i) {
       for (std::size_t g = 0; g < heads; ++g, scores += tile_tokens) {
+        _mm_prefetch(reinterpret_cast<const char*>(scores + scores_ahead), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(scores + scores_ahead + 32), _MM_HINT_T0);
         add_bins(bins[g], i, bins_of(scores, top[g]));
       }
     }

@@ -107,20 +107,27 @@ void run_draw::draw_rows(const draw_setting& setting, const tile_run& run, std::
 void run_draw::add_rows(const draw_setting& setting, std::size_t position, const sketch_view& view,
                         std::uint64_t chosen) {
   const sketch_query& query = setting.query;
+  const std::size_t heads = query.heads;
+  const std::size_t before = rows.size();
+  const std::size_t after = before + static_cast<std::size_t>(std::popcount(chosen));
   const bool with_moments = setting.summary.whole_tiles > 0;
+  rows.resize(after);
+  thresholds.resize(after);
+  row_weights.resize(after * heads);
+  row_moments.resize(with_moments ? after * heads : 0);
   std::array<float, most_heads> tile_excess{};
-  for (std::uint64_t left = chosen; left != 0; left &= left - 1) {
-    const auto token = static_cast<std::uint32_t>(std::countr_zero(left));
-    rows.push_back(static_cast<std::uint32_t>(position) * tile_tokens + token);
-    thresholds.push_back(limits_[token] + 1u);
+  for (std::size_t row = before; row < after; ++row, chosen &= chosen - 1) {
+    const auto token = static_cast<std::uint32_t>(std::countr_zero(chosen));
+    rows[row] = static_cast<std::uint32_t>(position) * tile_tokens + token;
+    thresholds[row] = limits_[token] + 1u;
     const float f = scale_of(view, token);
-    for (std::size_t g = 0; g < query.heads; ++g) {
+    for (std::size_t g = 0; g < heads; ++g) {
       const float weight = weights_[g * tile_tokens + token];
-      row_weights.push_back(weight);
+      row_weights[row * heads + g] = weight;
       tile_excess[g] += weight * (residual_variance(query.head[g], f) - 1.0f);
-      if (with_moments) {
-        row_moments.push_back(moments_[g * tile_tokens + token]);
-      }
+    }
+    for (std::size_t g = 0; with_moments && g < heads; ++g) {
+      row_moments[row * heads + g] = moments_[g * tile_tokens + token];
     }
   }
   add_sums(excess, tile_excess, query.heads);
