@@ -17,7 +17,7 @@ TIERS = ("device", "host", "disk")
 BUDGET = "0.02"
 SELECTORS = {"full": "full", "none": "none", "topk": f"topk:budget={BUDGET}", "sketch": f"sketch:budget={BUDGET}"}
 DEVICE_SHARE, HOST_SHARE = 16, 4
-NEW_TOKENS = 6
+QUESTION_TOKENS, NEW_TOKENS = 32, 6  # a question is 21 tokens
 
 
 def parse_arguments():
@@ -41,7 +41,8 @@ def run_selectors(arguments, document, facts):
     batch_job.write_prompts(prompts, [(name, document + needle_text.question(name), NEW_TOKENS) for name, _ in facts])
     kv_bytes = batch_job.text_kv_bytes(arguments.model, arguments.tokens)
     flags = ["--device", arguments.device, "--device-memory", kv_bytes // DEVICE_SHARE, "--host-memory",
-             kv_bytes // HOST_SHARE, "--disk", f"{disk}:{kv_bytes}", "--seed", arguments.seed]
+             kv_bytes // HOST_SHARE, "--disk", f"{disk}:{kv_bytes}", "--seed", arguments.seed,
+             "--question-tokens", QUESTION_TOKENS]
     return {name: batch_job.run(arguments.binary, arguments.model, prompts, arguments.work, name, "--selector", text,
                                 *flags, *(["--trace", trace_path(arguments)] if name == "sketch" else []))
             for name, text in SELECTORS.items()}
@@ -63,8 +64,8 @@ def measure(result, full, facts):
             "keys_scored": batch_job.offloaded_share(summary),
             "logit_difference": max(batch_job.logit_differences(result, full), default=None),
             "error_bound": summary["error_bound"], "error_bound_max": summary["error_bound_max"],
-            "certified": summary["certified_fraction"], "tiers": summary["tiers"],
-            "index_bytes": summary["index_bytes"], "disk_read_bytes": summary["disk_read_bytes"],
+            "error_estimate": summary["error_estimate"], "certified": summary["certified_fraction"], "tiers": summary["tiers"],
+            "index_bytes": summary["index_peak_bytes"], "disk_read_bytes": summary["disk_read_bytes"],
             "prefill_tokens_per_second": summary["prefill_tokens_per_second"],
             "decode_tokens_per_second": summary["decode_tokens_per_second"], "seconds": summary["seconds"]}
 
@@ -100,6 +101,7 @@ def print_table(rows):
     line("largest logit difference", lambda row: f"{row['logit_difference']:.2g}")
     line("error bound, mean (largest)", bound)
     line("certified", lambda row: "-" if row["certified"] is None else percent(row["certified"]))
+    line("error, as a figure", lambda row: "-" if row["error_estimate"] is None else f"{row['error_estimate']:.2g}")
     for tier in TIERS:
         line(f"{tier}, peak of cap", lambda row, tier=tier: peak(row["tiers"][tier]))
     line("token indexes, in host", lambda row: mebibytes(row["index_bytes"]) if row["index_bytes"] else "-")
@@ -147,8 +149,8 @@ def main():
     kv_bytes = batch_job.text_kv_bytes(arguments.model, arguments.tokens)
     print(f"\n{len(facts)} questions about facts hidden in a text of {arguments.tokens} tokens (seed {arguments.seed}).\n"
           f"KV {mebibytes(kv_bytes)}: device memory for 1/{DEVICE_SHARE}, host RAM for 1/{HOST_SHARE}, disk for the "
-          "rest. The text is read exactly,\nonce per selector; the last 64 prompt tokens and the answers go through "
-          "the selector.\n")
+          "rest. The text is read exactly,\nonce per selector; the last "
+          f"{QUESTION_TOKENS} tokens of each prompt, with the question, and its answer go through the selector.\n")
     print_table(rows)
     describe_run(arguments, results["sketch"].summary)
     problems = list(verdict(rows))

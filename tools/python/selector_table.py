@@ -101,7 +101,7 @@ def measure(case, selector, budget, result, full):
     return {"case": case, "selector": selector, "budget": budget, "rows_read": summary["attended_fraction"],
             "keys_scored": batch_job.offloaded_share(summary), "logit_difference_max": max(differences),
             "logit_difference_mean": sum(differences) / len(differences), "error_bound": summary["error_bound"],
-            "certified": summary["certified_fraction"], "shrink": summary["mean_shrink"],
+            "error_estimate": summary["error_estimate"], "certified": summary["certified_fraction"], "shrink": summary["mean_shrink"],
             "same_answers": batch_job.same_answers(result, full), "prompts": len(full.answers),
             "seconds": summary["seconds"]}
 
@@ -110,15 +110,19 @@ def percent(value):
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
+def number(value):
+    return "-" if value is None else f"{value:.2g}"
+
+
 def print_rows(rows):
     head = ("selector", "rows read", "keys scored", "logits, mean", "logits, max", "error bound", "certified",
-            "shrink", "same answers")
+            "error figure", "shrink", "same answers")
     lines = [head]
     for row in rows:
         lines.append((row["selector"], percent(row["rows_read"]), percent(row["keys_scored"]),
-                      f"{row['logit_difference_mean']:.2g}", f"{row['logit_difference_max']:.2g}",
-                      "-" if row["error_bound"] is None else f"{row['error_bound']:.2g}", percent(row["certified"]),
-                      "-" if row["shrink"] is None else f"{row['shrink']:.2f}",
+                      number(row["logit_difference_mean"]), number(row["logit_difference_max"]),
+                      number(row["error_bound"]), percent(row["certified"]), number(row["error_estimate"]),
+                      number(row["shrink"]),
                       f"{row['same_answers']} of {row['prompts']}"))
     widths = [max(map(len, column)) + 2 for column in zip(*lines)]
     for line in lines:

@@ -23,8 +23,10 @@ answer_measures measure_answers(const row_usage& rows, const error_usage& errors
     measures.error_bound = errors.bound_sum / static_cast<double>(errors.certified);
     measures.error_bound_max = errors.bound_max;
   }
-  if (errors.certified != 0 || errors.shrink_sum != 0.0) {
-    measures.mean_shrink = errors.shrink_sum / count;
+  if (errors.estimated != 0) {
+    const auto estimated = static_cast<double>(errors.estimated);
+    measures.error_estimate = errors.estimate_sum / estimated;
+    measures.mean_shrink = errors.shrink_sum / estimated;
   }
   return measures;
 }

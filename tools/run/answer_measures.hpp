@@ -15,8 +15,10 @@ struct answer_measures {
 
   bool sampled = false;  ///< a selector chose among offloaded tokens; the rest is set only then
   std::optional<double> error_bound_max;
-  double certified_fraction = 0.0;    ///< of the (layer, query head, query token) rows
-  std::optional<double> mean_shrink;  ///< nullopt where nothing was estimated
+  double certified_fraction = 0.0;  ///< of the (layer, query head, query token) rows
+  /// Like error_bound, but over all rows that have a figure, certified or not; nullopt without any,
+  /// as mean_shrink.
+  std::optional<double> error_estimate, mean_shrink;
 };
 
 answer_measures measure_answers(const row_usage& rows, const error_usage& errors);

@@ -39,6 +39,7 @@ struct step_outcome {
 struct engine_usage {
   std::uint64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;  ///< now
   std::uint64_t device_peak = 0, host_peak = 0, disk_peak = 0;     ///< the most so far
+  std::uint64_t index_bytes = 0;  ///< token indexes now, inside host_bytes
 };
 
 /// Rows of all steps of a context, see row_counters.
@@ -55,13 +56,17 @@ struct row_usage {
 /// Error bounds of a context's outputs, see error_counters.
 struct error_usage {
   std::uint64_t rows = 0, certified = 0;
-  double bound_sum = 0.0, bound_max = 0.0, shrink_sum = 0.0;
+  double bound_sum = 0.0, bound_max = 0.0;
+  std::uint64_t estimated = 0;
+  double estimate_sum = 0.0, shrink_sum = 0.0;
 
   void add(const error_usage& other) {
     rows += other.rows;
     certified += other.certified;
     bound_sum += other.bound_sum;
     bound_max = std::max(bound_max, other.bound_max);
+    estimated += other.estimated;
+    estimate_sum += other.estimate_sum;
     shrink_sum += other.shrink_sum;
   }
 };

@@ -409,6 +409,7 @@ void batch_job::run_step(const step_choice& wanted) {
 void batch_job::apply(const step_choice& choice, const step_outcome& outcome, double seconds,
                       const engine_usage& before) {
   const auto after = engine_.usage();
+  progress_.index_peak = std::max(progress_.index_peak, after.index_bytes);
   const auto peak = [](std::uint64_t now, std::uint64_t peak_before, std::uint64_t peak_after) {
     return peak_after > peak_before ? peak_after : now;
   };

@@ -50,6 +50,7 @@ struct batch_progress {
   std::uint64_t decoded_tokens = 0;
   double prefill_seconds = 0.0, decode_seconds = 0.0;  ///< of steps, each counted once
   std::uint64_t shared_prefixes = 0;
+  std::uint64_t index_peak = 0;  ///< bytes of token indexes, the most after a step
 };
 
 struct batch_options {

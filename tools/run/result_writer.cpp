@@ -42,6 +42,7 @@ void add_bounds(json& object, const answer_measures& measures) {
   if (measures.sampled) {
     object["error_bound_max"] = or_null(measures.error_bound_max);
     object["certified_fraction"] = measures.certified_fraction;
+    object["error_estimate"] = or_null(measures.error_estimate);
     object["mean_shrink"] = or_null(measures.mean_shrink);
   }
 }

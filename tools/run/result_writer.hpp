@@ -21,7 +21,8 @@ struct result_context {
 
 /// {"id", "text", "token_ids", "prompt_tokens", "shared_tokens", "prefill_seconds",
 /// "decode_seconds", "attended_fraction", ["keys_scored"], "peak_bytes": {"device", "host",
-/// "disk"}, "error_bound", ["error_bound_max", "certified_fraction", "mean_shrink"],
+/// "disk"}, "error_bound", ["error_bound_max", "certified_fraction", "error_estimate",
+/// "mean_shrink"],
 /// "finish_reason"}, or {"id", "error", "line"} for what failed. One line without its end. In
 /// brackets: where there is something to say.
 std::string result_json(const prompt_line& line, const batch_result& result,

@@ -59,8 +59,8 @@ status runtime_engine::fork(context_id parent, std::uint64_t tokens, std::uint64
 
 engine_usage runtime_engine::usage() const {
   const auto stats = runtime_.stats();
-  return {stats.device.bytes,      stats.host.bytes,      stats.disk.bytes,
-          stats.device.peak_bytes, stats.host.peak_bytes, stats.disk.peak_bytes};
+  return {stats.device.bytes,    stats.host.bytes,      stats.disk.bytes, stats.device.peak_bytes,
+          stats.host.peak_bytes, stats.disk.peak_bytes, stats.index_bytes};
 }
 
 row_usage runtime_engine::rows(context_id context) const {
@@ -70,7 +70,8 @@ row_usage runtime_engine::rows(context_id context) const {
 
 error_usage runtime_engine::errors(context_id context) const {
   const auto errors = contexts_.at(context).errors();
-  return {errors.rows, errors.certified, errors.bound_sum, errors.bound_max, errors.shrink_sum};
+  return {errors.rows,      errors.certified,    errors.bound_sum, errors.bound_max,
+          errors.estimated, errors.estimate_sum, errors.shrink_sum};
 }
 
 std::uint32_t runtime_engine::max_step_tokens(std::uint32_t contexts, std::uint64_t length) const {

@@ -62,6 +62,9 @@ std::string selector_text(const job_summary& summary) {
                               *measures.error_bound, *measures.error_bound_max,
                               100.0 * measures.certified_fraction);
   }
+  if (measures.error_estimate) {
+    return text + fmt::format(", error about {:.3g}, none certified", *measures.error_estimate);
+  }
   return text + (measures.error_bound ? ", exact" : ", no error bound");
 }
 
@@ -102,13 +105,14 @@ std::string summary_json(const job_summary& summary) {
       {"error_bound", or_null(measures.error_bound)},
       {"error_bound_max", or_null(measures.error_bound_max)},
       {"certified_fraction", measures.sampled ? json(measures.certified_fraction) : json(nullptr)},
+      {"error_estimate", or_null(measures.error_estimate)},
       {"mean_shrink", or_null(measures.mean_shrink)},
       {"kv_bytes", summary.kv_bytes},
       {"tiers",
        {{"device", tier_json(stats.device)},
         {"host", tier_json(stats.host)},
         {"disk", tier_json(stats.disk)}}},
-      {"index_bytes", stats.index_bytes},
+      {"index_peak_bytes", progress.index_peak},
       {"disk_read_bytes", stats.disk_read_bytes},
       {"disk_written_bytes", stats.disk_written_bytes},
       {"h2d_bytes", stats.h2d_bytes},

@@ -193,7 +193,7 @@ class fake_engine final : public batch_engine {
       rows.add({2, part.exact ? 2U : 1U, part.exact ? 0U : 2U});
       if (!part.exact) {
         const bool certified = errors.rows % 2 == 0;
-        errors.add({1, certified ? 1U : 0U, certified ? 0.5 : 0.0, 0.5, 0.25});
+        errors.add({1, certified ? 1U : 0U, certified ? 0.5 : 0.0, 0.5, 1, 0.5, 0.25});
       }
     }
   }

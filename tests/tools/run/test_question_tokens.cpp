@@ -195,6 +195,8 @@ TEST(question_tokens, only_what_the_selector_saw_is_counted) {
     EXPECT_EQ(result.errors.rows, 8u);
     EXPECT_EQ(result.errors.certified, 4u);
     EXPECT_EQ(result.errors.bound_sum, 2.0);
+    EXPECT_EQ(result.errors.estimated, 8u);
+    EXPECT_EQ(result.errors.estimate_sum, 4.0);
     EXPECT_EQ(result.errors.shrink_sum, 2.0);
   }
   EXPECT_EQ(test.results.at(2).rows.offloaded, 8u);

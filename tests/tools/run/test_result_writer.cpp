@@ -28,7 +28,7 @@ batch_result good_result() {
   result.decode_seconds = 0.25;
   result.shared_tokens = 64;
   result.rows = {8, 2, 0};
-  result.errors = {10, 8, 2.0, 0.75, 5.0};
+  result.errors = {10, 8, 2.0, 0.75, 9, 4.5, 4.5};
   result.device_peak = 1;
   result.host_peak = 2;
   result.disk_peak = 3;
@@ -42,7 +42,7 @@ TEST(result_json, has_every_field) {
             json::parse(R"({"id":"q","text":"h\u00e9\n","token_ids":[4,5],"prompt_tokens":70,
     "shared_tokens":64,"prefill_seconds":0.5,"decode_seconds":0.25,"attended_fraction":0.25,
     "peak_bytes":{"device":1,"host":2,"disk":3},"error_bound":0.25,"error_bound_max":0.75,
-    "certified_fraction":0.8,"mean_shrink":0.5,"finish_reason":"stop"})"));
+    "certified_fraction":0.8,"error_estimate":0.5,"mean_shrink":0.5,"finish_reason":"stop"})"));
 }
 
 json result_of(const row_usage& rows, const error_usage& errors) {
@@ -53,7 +53,7 @@ json result_of(const row_usage& rows, const error_usage& errors) {
 }
 
 TEST(result_json, says_how_many_keys_a_selector_read) {
-  EXPECT_EQ(result_of({8, 2, 7}, {10, 8, 2.0, 0.75, 5.0})["keys_scored"], 7);
+  EXPECT_EQ(result_of({8, 2, 7}, {10, 8, 2.0, 0.75, 0, 0.0, 0.0})["keys_scored"], 7);
 }
 
 TEST(result_json, an_exact_answer_has_a_bound_of_zero) {
@@ -74,11 +74,16 @@ TEST(result_json, knows_no_bound_where_tokens_are_ignored) {
 }
 
 TEST(result_json, knows_no_bound_where_nothing_could_be_certified) {
-  const auto object = result_of({8, 2, 0}, {10, 0, 0.0, 0.0, 0.0});
+  const auto object = result_of({8, 2, 0}, {10, 0, 0.0, 0.0, 0, 0.0, 0.0});
   EXPECT_TRUE(object["error_bound"].is_null());
   EXPECT_TRUE(object["error_bound_max"].is_null());
+  EXPECT_TRUE(object["error_estimate"].is_null());
   EXPECT_TRUE(object["mean_shrink"].is_null());
   EXPECT_EQ(object["certified_fraction"], 0.0);
+  const auto figures = result_of({8, 2, 0}, {10, 0, 0.0, 0.0, 5, 1.0, 2.5});
+  EXPECT_TRUE(figures["error_bound"].is_null());
+  EXPECT_EQ(figures["error_estimate"], 0.2);
+  EXPECT_EQ(figures["mean_shrink"], 0.5);
 }
 
 TEST(logits_json, gives_back_every_float) {
