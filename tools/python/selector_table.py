@@ -34,6 +34,9 @@ def parse_arguments():
     parser.add_argument("--device-share", type=int, default=8, metavar="N", help="device memory for 1/N (default 8)")
     parser.add_argument("--host-share", type=int, default=4, metavar="N",
                         help="host memory for 1/N, disk for the rest; 1 = no disk (default 4)")
+    parser.add_argument("--kv-dtype", choices=("bf16", "fp16", "fp32"),
+                        help="of stored keys and values (default bf16; fp32 for random models, which blow up what "
+                        "rounding does)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the rows there as well")
     arguments = parser.parse_args()
     for case in arguments.cases:
@@ -131,14 +134,15 @@ def print_rows(rows):
 
 def run_case(case, arguments):
     model, prompts = prepare(case, arguments)
-    kv_bytes = batch_job.text_kv_bytes(model, arguments.tokens)
+    kv_dtype = arguments.kv_dtype or ("fp32" if case.startswith("random") else "bf16")
+    kv_bytes = batch_job.text_kv_bytes(model, arguments.tokens) * (2 if kv_dtype == "fp32" else 1)
     folder = arguments.work / f"{case}-jobs"
     folder.mkdir(parents=True, exist_ok=True)
     batch_job.write_prompts(folder / "prompts.jsonl", prompts)
 
     def run(name, selector):
         return batch_job.run(arguments.binary, model, folder / "prompts.jsonl", folder, name, "--selector", selector,
-                             "--question-tokens", QUESTION_TOKENS, "--seed", arguments.seed,
+                             "--question-tokens", QUESTION_TOKENS, "--kv-dtype", kv_dtype, "--seed", arguments.seed,
                              *tier_flags(arguments, kv_bytes))
 
     full = run("full", "full")
@@ -147,7 +151,7 @@ def run_case(case, arguments):
         rows.append(measure(case, selector, budget, run(f"run{i}", selector), full))
     shares = f"device 1/{arguments.device_share}, host " + (
         "the rest" if arguments.host_share == 1 else f"1/{arguments.host_share}, disk the rest")
-    print(f"\n{case}: {arguments.tokens} tokens, KV {kv_bytes / 2**20:.1f} MiB; {shares}\n")
+    print(f"\n{case}: {arguments.tokens} tokens, KV {kv_bytes / 2**20:.1f} MiB in {kv_dtype}; {shares}\n")
     print_rows(rows)
     return rows
 
