@@ -112,15 +112,19 @@ selection sketch_selection::choose(cpu::task_arena* helpers) {
 
 void sketch_selection::score(cpu::task_arena* helpers) {
   scores_ = setting_.pool->take(tiles_.size() * query_.heads * tile_tokens);
-  std::vector<std::array<std::int16_t, most_heads>> tops(chunks());
+  summary_.heads = query_.heads;
+  summary_.top.fill(std::numeric_limits<std::int16_t>::min());
+  if (helpers == nullptr) {
+    // In one go, for the scan asks for tiles ahead of those it reads.
+    kernels_.score(query_, tiles_, scores_.data(), summary_.top.data());
+    return;
+  }
+  std::vector<std::array<std::int16_t, most_heads>> tops(chunks(), summary_.top);
   for_chunks(helpers, [&](std::size_t chunk) {
-    tops[chunk].fill(std::numeric_limits<std::int16_t>::min());
     kernels_.score(query_, tiles_of(chunk),
                    scores_.data() + chunk * chunk_tiles * query_.heads * tile_tokens,
                    tops[chunk].data());
   });
-  summary_.heads = query_.heads;
-  summary_.top = tops.front();
   for (const auto& top : tops) {
     std::transform(top.begin(), top.end(), summary_.top.begin(), summary_.top.begin(),
                    [](std::int16_t a, std::int16_t b) { return std::max(a, b); });
