@@ -10,14 +10,14 @@
 
 namespace kvtier::lsh {
 
-/// Where the parts of an index lie. All but the last start at multiples of 64 bytes.
-///   planes  [bits][head_dim / 8][64] u8: bit j % 8 of byte j / 8 is coordinate j of a token, so
-///   that
-///           tokens are vector lanes. Plane 0: the code is positive. Plane 1 (2 bits): s0 = +1
-///           where code = 2 s1 + s0, s = +-1.
-///   scales  [64] u8: f = scale * tail.scale_unit, the length of a code's unit
-///   mean    [head_dim] i8: rotated mean key / 2^tail.mean_exponent
-///   value   [head_dim] i8: mean value / tail.value_unit
+/// Where the parts of an index lie, in this order, each at a multiple of 64 bytes:
+/// - planes [bits][head_dim / 8][64] u8: bit j % 8 of byte j / 8 is coordinate j of a token;
+///   tokens are vector lanes. Plane 0: the code is positive. Plane 1 (2 bits): s0 = +1, where
+///   code = 2 s1 + s0, s = +-1.
+/// - scales [64] u8: f = scale * tail.scale_unit, the length of a code's unit
+/// - mean [head_dim] i8: rotated mean key / 2^tail.mean_exponent
+/// - value [head_dim] i8: mean value / tail.value_unit
+/// - tail
 struct sketch_format {
   struct tail {
     std::int32_t mean_exponent;
