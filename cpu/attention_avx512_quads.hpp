@@ -4,8 +4,8 @@
 /// AVX-512, and of internal linkage throughout.
 ///
 /// Precision: keys of bf16 rows are multiplied by vdpbf16ps with queries split into two bf16 (the
-/// second half is skipped when queries are bf16 already), other rows by fp32 FMA; weights and values
-/// always meet in fp32 FMA.
+/// second half is skipped when queries are bf16 already), other rows by fp32 FMA; weights and
+/// values always meet in fp32 FMA.
 #pragma once
 
 #include "cpu/attention_avx512.hpp"
