@@ -276,16 +276,21 @@ void runtime::state::count_errors(const error_counters& more) {
 }
 
 void runtime::state::notify_device(gpu::stream& order, std::function<void()> body) {
-  {
+  const auto count = [this](std::int64_t more) {
     const std::lock_guard guard(callbacks_mutex);
-    ++callbacks;
-  }
-  device->notify(order, [this, body = std::move(body)]() mutable {
-    std::exchange(body, nullptr)();  // what it holds goes before the destructor may go on
-    const std::lock_guard guard(callbacks_mutex);
-    --callbacks;
+    callbacks += more;
     callbacks_done.notify_all();
-  });
+  };
+  count(1);
+  try {
+    device->notify(order, [count, body = std::move(body)]() mutable {
+      std::exchange(body, nullptr)();  // what it holds goes before the destructor may go on
+      count(-1);
+    });
+  } catch (const gpu::device_error&) {
+    count(-1);
+    throw;
+  }
 }
 
 }  // namespace kvtier

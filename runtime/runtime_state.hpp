@@ -79,7 +79,7 @@ struct runtime::state {
   std::mutex log_mutex;
   std::mutex callbacks_mutex;
   std::condition_variable callbacks_done;
-  std::uint64_t callbacks = 0;
+  std::int64_t callbacks = 0;
 
   std::atomic<std::uint64_t> next_sequence{1};
   std::atomic<std::uint64_t> rows_offloaded{0}, rows_loaded{0}, keys_scored{0};

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lsh/token_selector.hpp"
@@ -21,10 +23,6 @@ class step_feedback {
   /// `heads`: query heads of all layers together.
   explicit step_feedback(std::size_t heads) : window_mass_(heads, lsh::no_window_mass) {}
 
-  void expect() {
-    const std::lock_guard guard(mutex_);
-    ++expected_;
-  }
   /// `masses` of the query heads from `first_head` on, see selector_query::window_mass.
   void enter(const error_counters& errors, std::size_t first_head,
              std::span<const std::int16_t> masses) {
@@ -32,8 +30,6 @@ class step_feedback {
     errors_.add(errors);
     std::copy(masses.begin(), masses.end(),
               window_mass_.begin() + static_cast<std::ptrdiff_t>(first_head));
-    --expected_;
-    settled_.notify_all();
   }
   /// Counts what needs no device.
   void add(const error_counters& errors) {
@@ -54,11 +50,36 @@ class step_feedback {
   }
 
  private:
+  friend class announced_report;
+
+  void announce(std::int64_t more) {
+    const std::lock_guard guard(mutex_);
+    expected_ += more;
+    settled_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable settled_;
-  std::uint64_t expected_ = 0;
+  std::int64_t expected_ = 0;
   error_counters errors_;
   std::vector<std::int16_t> window_mass_;
+};
+
+/// A report to come: whoever reads the feedback waits while this lives, whether or not anything was
+/// entered (a device that fails enters nothing).
+class announced_report {
+ public:
+  explicit announced_report(std::shared_ptr<step_feedback> to) : to_(std::move(to)) {
+    to_->announce(1);
+  }
+  ~announced_report() { to_->announce(-1); }
+  announced_report(const announced_report&) = delete;
+  announced_report& operator=(const announced_report&) = delete;
+
+  step_feedback& feedback() const noexcept { return *to_; }
+
+ private:
+  const std::shared_ptr<step_feedback> to_;
 };
 
 }  // namespace kvtier

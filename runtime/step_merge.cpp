@@ -167,7 +167,7 @@ void step::state::fetch_reports(std::uint32_t layer, const attend_io& io,
 /// Lends the area back when the device is done with it, and enters what it reported.
 void step::state::return_area(std::uint32_t layer, const staging_area& area, bool complete) {
   struct entry {
-    std::shared_ptr<step_feedback> feedback;
+    std::shared_ptr<announced_report> report;
     std::size_t first_row = 0, rows = 0;
   };
   std::vector<entry> entries;
@@ -175,8 +175,8 @@ void step::state::return_area(std::uint32_t layer, const staging_area& area, boo
   for (const staged_member& staged : staged_) {
     const sequence_plan& plan = (*plans_)[staged.query.member];
     if (complete && staged.sampled && sampled_in(plan, layer)) {
-      entries.push_back({plan.target->feedback, staged.query.first_row, plan.tokens * heads});
-      plan.target->feedback->expect();
+      entries.push_back({std::make_shared<announced_report>(plan.target->feedback),
+                         staged.query.first_row, plan.tokens * heads});
     }
   }
   const bool reported = estimates();
@@ -193,7 +193,7 @@ void step::state::return_area(std::uint32_t layer, const staging_area& area, boo
            ++row) {
         masses.push_back(window_mass_of(held.window_lse[row]));
       }
-      one.feedback->enter(errors, layer * heads, masses);
+      one.report->feedback().enter(errors, layer * heads, masses);
     }
     owner->staging->release(held);
   });

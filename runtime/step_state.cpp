@@ -142,28 +142,39 @@ status step::state::attend(std::uint32_t layer, const attend_io& io, gpu::stream
       (order_ != nullptr && order_ != &order)) {
     return status::rejected;
   }
+  std::optional<staging_area> area;
+  const auto give_up = [&](const std::exception& error) {
+    failed_ = true;
+    owner_.log(log_level::error, std::string("attend failed: ") + error.what());
+    try {
+      if (area) {
+        return_area(layer, *area, false);
+      }
+    } catch (const gpu::device_error&) {  // a dead device: nobody else will use the area either
+    }
+    return status::io_error;
+  };
   try {
     if (order_ == nullptr) {
       begin_work(order);
     }
     ++next_layer_;
     append(layer, io);
-    std::optional<staging_area> area;
     if (host_work(layer)) {
       area = owner_.staging->acquire();
       fetch_queries(io, *area);
     }
     const status outcome = attend_layer(layer, io, area ? &*area : nullptr);
     if (area) {
-      return_area(layer, *area, outcome == status::ok);
+      return_area(layer, *std::exchange(area, std::nullopt), outcome == status::ok);
     }
     owner_.device->record(*written_, order);
     failed_ = outcome != status::ok;
     return outcome;
   } catch (const gpu::device_error& error) {
-    failed_ = true;
-    owner_.log(log_level::error, std::string("attend failed: ") + error.what());
-    return status::io_error;
+    return give_up(error);
+  } catch (const std::bad_alloc& error) {
+    return give_up(error);
   }
 }
 
