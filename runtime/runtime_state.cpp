@@ -23,10 +23,9 @@ bool draws(const config& options) {
 }
 
 std::vector<bool> sampled_lanes(const std::vector<attend_mode>& modes) {
-  std::vector<bool> lanes;
-  for (const attend_mode mode : modes) {
-    lanes.push_back(mode == attend_mode::sampled);
-  }
+  std::vector<bool> lanes(modes.size());
+  std::transform(modes.begin(), modes.end(), lanes.begin(),
+                 [](attend_mode mode) { return mode == attend_mode::sampled; });
   return lanes;
 }
 

@@ -75,11 +75,11 @@ status step::state::attend_ring(std::uint32_t lane, const attend_io& io) {
   return outcome;
 }
 
-bool step::state::sampled_in(const sequence_plan& plan, std::uint32_t layer) const {
-  const std::uint32_t groups = owner_.sizes.groups_per_layer;
-  const auto first = plan.lanes.begin() + static_cast<std::ptrdiff_t>(layer * groups);
-  return std::any_of(first, first + groups, [](const lane_plan& lane) {
-    return lane.offloaded_mode == attend_mode::sampled && !lane.offloaded.empty();
+bool step::state::offloads(const sequence_plan& plan, std::uint32_t layer, attend_mode mode) const {
+  const std::size_t groups = owner_.sizes.groups_per_layer;
+  const std::span<const lane_plan> lanes(plan.lanes.data() + layer * groups, groups);
+  return std::any_of(lanes.begin(), lanes.end(), [mode](const lane_plan& lane) {
+    return lane.offloaded_mode == mode && !lane.offloaded.empty();
   });
 }
 
@@ -91,7 +91,7 @@ bool step::state::host_work(std::uint32_t layer) const {
     }
   }
   return std::any_of(staged_.begin(), staged_.end(), [this, layer](const staged_member& staged) {
-    return staged.sampled && sampled_in((*plans_)[staged.query.member], layer);
+    return staged.sampled && offloads((*plans_)[staged.query.member], layer, attend_mode::sampled);
   });
 }
 

@@ -93,7 +93,7 @@ void step::state::merge_rows(std::uint32_t layer, const attend_io& io, const seq
   args.head_dim = shape.head_dim;
   args.out = out_.as<float>() + first * shape.head_dim;
   args.lse = lse_.as<float>() + first;
-  const bool sampled = staged != nullptr && sampled_in(plan, layer);
+  const bool sampled = staged != nullptr && offloads(plan, layer, attend_mode::sampled);
   if (staged != nullptr) {
     const sums_places at = sums_layout(shape.head_dim, host_rows_);
     const std::size_t row = staged->query.first_row;
@@ -116,7 +116,7 @@ void step::state::merge_rows(std::uint32_t layer, const attend_io& io, const seq
   args.merged =
       static_cast<std::byte*>(io.o) + first * shape.head_dim * element_bytes(io.o_element);
   args.merged_lse = io.lse == nullptr ? nullptr : io.lse + first;
-  args.unknown = (sampled && !estimates()) || ignores_tokens(plan, layer);
+  args.unknown = (sampled && !estimates()) || offloads(plan, layer, attend_mode::ignored);
   if (io.report != nullptr || args.estimate.scalars != nullptr) {
     args.report = report_rows(io, plan);
   }
@@ -128,21 +128,13 @@ void step::state::merge_rows(std::uint32_t layer, const attend_io& io, const seq
   }
 }
 
-bool step::state::ignores_tokens(const sequence_plan& plan, std::uint32_t layer) const {
-  const std::uint32_t groups = owner_.sizes.groups_per_layer;
-  const auto first = plan.lanes.begin() + static_cast<std::ptrdiff_t>(layer * groups);
-  return std::any_of(first, first + groups, [](const lane_plan& lane) {
-    return lane.offloaded_mode == attend_mode::ignored && !lane.offloaded.empty();
-  });
-}
-
 /// The device's partial of each sampled sequence's last token: its mass is the next step's
 /// window_mass.
 void step::state::fetch_window_lse(std::uint32_t layer, const staging_area& area) {
   const std::uint32_t heads = owner_.sizes.shape.query_heads;
   for (const staged_member& staged : staged_) {
     const sequence_plan& plan = (*plans_)[staged.query.member];
-    if (staged.sampled && sampled_in(plan, layer)) {
+    if (staged.sampled && offloads(plan, layer, attend_mode::sampled)) {
       const std::size_t last = plan.tokens - 1;
       owner_.device->copy(area.window_lse + staged.query.first_row + last * heads,
                           lse_.as<float>() + (plan.first_token + last) * heads,
@@ -155,7 +147,7 @@ void step::state::fetch_reports(std::uint32_t layer, const attend_io& io,
                                 const staging_area& area) {
   for (const staged_member& staged : staged_) {
     const sequence_plan& plan = (*plans_)[staged.query.member];
-    if (estimates() && staged.sampled && sampled_in(plan, layer)) {
+    if (estimates() && staged.sampled && offloads(plan, layer, attend_mode::sampled)) {
       owner_.device->copy(
           area.reports + staged.query.first_row, report_rows(io, plan),
           std::size_t{plan.tokens} * owner_.sizes.shape.query_heads * sizeof(gpu::row_report),
@@ -174,7 +166,7 @@ void step::state::return_area(std::uint32_t layer, const staging_area& area, boo
   const std::size_t heads = owner_.sizes.shape.query_heads;
   for (const staged_member& staged : staged_) {
     const sequence_plan& plan = (*plans_)[staged.query.member];
-    if (complete && staged.sampled && sampled_in(plan, layer)) {
+    if (complete && staged.sampled && offloads(plan, layer, attend_mode::sampled)) {
       entries.push_back({std::make_shared<announced_report>(plan.target->feedback),
                          staged.query.first_row, plan.tokens * heads});
     }

@@ -99,8 +99,9 @@ void step::state::collect_lanes() {
   std::size_t limit = reads_.size();
   for (std::uint32_t layer = owner_.sizes.shape.layers; layer-- > 0;) {
     const bool samples =
-        std::any_of(plans_->begin(), plans_->end(),
-                    [this, layer](const sequence_plan& plan) { return sampled_in(plan, layer); });
+        std::any_of(plans_->begin(), plans_->end(), [this, layer](const sequence_plan& plan) {
+          return offloads(plan, layer, attend_mode::sampled);
+        });
     limit = samples ? ends[layer] : limit;
     horizon_[layer] = limit;
   }

@@ -52,7 +52,8 @@ struct step::state {
   void release_plans();
 
   // Off the device.
-  bool sampled_in(const sequence_plan& plan, std::uint32_t layer) const;
+  /// Whether some lane of the layer has offloaded ranges that are attended this way.
+  bool offloads(const sequence_plan& plan, std::uint32_t layer, attend_mode mode) const;
   bool host_work(std::uint32_t layer) const;
   void fetch_queries(const attend_io& io, const staging_area& area);
   status attend_ring(std::uint32_t lane, const attend_io& io);
@@ -80,7 +81,6 @@ struct step::state {
   gpu::row_report* report_rows(const attend_io& io, const sequence_plan& plan) const;
   void return_area(std::uint32_t layer, const staging_area& area, bool complete);
   bool estimates() const;
-  bool ignores_tokens(const sequence_plan& plan, std::uint32_t layer) const;
   /// Byte offsets inside host_sums_; scales come first.
   struct sums_places {
     std::size_t den = 0, num = 0, scalars = 0, correction = 0, cross = 0, end = 0;
