@@ -103,10 +103,10 @@ void set_option(std::string_view key, std::string_view value, selector_config& s
   } else if (key == "estimator" && sketch) {
     selector.estimator = value_of(known_estimators, value, "estimator", complain);
   } else {
-    const std::string options = sketch                 ? "budget bits estimator"
-                                : draws(selector.kind) ? "budget"
-                                                       : "none";
-    complain("option \"" + std::string(key) + "\" is not known here; there are: " + options);
+    const std::string options = sketch                 ? "there are: budget bits estimator"
+                                : draws(selector.kind) ? "there is: budget"
+                                                       : "this kind has no options";
+    complain("option \"" + std::string(key) + "\" is not known here; " + options);
   }
 }
 

@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 #include <string_view>
 
 #include "runtime/kvtier.hpp"
@@ -121,7 +122,7 @@ void runtime::visit_metrics(metrics_visitor& visitor) const {
               "Mean 95 % bound of the relative error of certified outputs",
               now.errors.mean_bound());
   visit_gauge(visitor, "kvtier_attention_error_bound_max", "Largest of these bounds",
-              now.errors.bound_max);
+              std::isnan(now.errors.mean_bound()) ? now.errors.mean_bound() : now.errors.bound_max);
   visit_gauge(visitor, "kvtier_attention_error_estimate",
               "The same mean over all estimated outputs, those that are not certified included",
               now.errors.mean_estimate());

@@ -49,7 +49,7 @@ TEST(selector, unknown_kind_is_refused_with_the_text_and_the_known_ones) {
 
 TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("full:", "\"\"", "name=value");
-  expect_refusal("full:budget=1", "\"budget\"", "none");
+  expect_refusal("full:budget=1", "\"budget\"", "no options");
   expect_refusal("topk:bits=2", "\"bits\"", "budget");
   expect_refusal("sketch:", "\"\"", "name=value");
   expect_refusal("sketch:budget=0.1,", "\"\"", "name=value");

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <limits>
 
 #include "tools/run/usage_error.hpp"
@@ -14,11 +15,15 @@ namespace {
 
 constexpr std::uint32_t most_u32 = std::numeric_limits<std::uint32_t>::max();
 
-/// CLI11 lets "-1" wrap around to the largest number.
-CLI::Validator whole_number(const std::string& range) {
-  const auto check = [range](const std::string& text) {
-    const auto digits = text.find_first_not_of("0123456789") == std::string::npos;
-    return digits ? std::string() : fmt::format("'{}' is not a whole number from {}", text, range);
+/// CLI11 lets "-1" wrap around to the largest number, and takes that for larger ones.
+CLI::Validator whole_number(std::uint64_t most) {
+  const auto check = [most](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto* const end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, value);
+    const bool good = parsed.ec == std::errc() && parsed.ptr == end && value <= most;
+    return good ? std::string()
+                : fmt::format("'{}' is not a whole number from 0 to {}", text, most);
   };
   return {check, ""};
 }
@@ -75,6 +80,7 @@ void add_attention_flags(CLI::App& command, run_options& options) {
       ->add_option("--question-tokens", options.question_tokens,
                    "Last tokens of each prompt that are processed with the selector, as new tokens "
                    "are; what comes before is read exactly")
+      ->check(whole_number(most_u32))
       ->capture_default_str();
   attention
       ->add_option("--dense-layers", options.dense_layers,
@@ -113,7 +119,7 @@ void add_job_flags(CLI::App& command, run_options& options) {
       ->check(CLI::Range(0U, 4096U))
       ->capture_default_str();
   batch->add_option("--seed", options.seed, "Seed of what is drawn")
-      ->check(whole_number("0 to 18446744073709551615"))
+      ->check(whole_number(std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
 }
 

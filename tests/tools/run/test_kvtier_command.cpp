@@ -167,6 +167,7 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--selector topk:budget=2", "budget \"2\""},
       {"--question-tokens -1", "--question-tokens"},
       {"--seed -1", "--seed: '-1' is not a whole number"},
+      {"--seed 18446744073709551616", "--seed: '18446744073709551616' is not a whole number"},
       {"--kv-dtype int8", "--kv-dtype"},
       {"--prefill-chunk 0", "--prefill-chunk"},
       {"--max-batch none", "--max-batch"},
