@@ -20,12 +20,15 @@
 #include <immintrin.h>
 #endif
 
+#include "bench/reading.hpp"
 #include "cpu/cpu.hpp"
 
 namespace {
 
 using kvtier::element_bytes;
 using kvtier::element_type;
+using kvtier::bench::has_avx512;
+using kvtier::bench::load;
 namespace cpu = kvtier::cpu;
 
 constexpr std::uint32_t head_dim = 128;
@@ -67,20 +70,6 @@ double median(std::vector<double> values) {
 
 #if defined(__x86_64__)
 
-bool has_avx512() { return __builtin_cpu_supports("avx512bf16") != 0; }
-
-__attribute__((target("avx512f"))) void load_wide(const std::byte* from, std::size_t bytes) {
-  __m512i sum[4] = {};
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t j = 0; j < 4; ++j) {
-      sum[j] = _mm512_add_epi64(sum[j], _mm512_loadu_si512(from + i + 64 * j));
-    }
-  }
-  const __m512i both = _mm512_add_epi64(sum[0], sum[1]);
-  const __m512i other = _mm512_add_epi64(sum[2], sum[3]);
-  asm volatile("" ::"v"(_mm512_add_epi64(both, other)));
-}
-
 void prefetch_row(const std::byte* row, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) {
     asm volatile("prefetcht1 %0" ::"m"(row[i]));  // GCC 12 may drop _mm_prefetch with its function
@@ -121,26 +110,11 @@ double single_products(std::size_t repeats) {
 
 #else
 
-bool has_avx512() { return false; }
-void load_wide(const std::byte*, std::size_t) {}
 void prefetch_row(const std::byte*, std::size_t) {}
 double paired_products(std::size_t) { return 0; }
 double single_products(std::size_t) { return 0; }
 
 #endif
-
-void load(const std::byte* from, std::size_t bytes) {
-  if (has_avx512()) {
-    return load_wide(from, bytes);
-  }
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < bytes; i += sizeof sum) {
-    std::uint64_t word;
-    std::memcpy(&word, from + i, sizeof word);
-    sum += word;
-  }
-  benchmark::DoNotOptimize(sum);
-}
 
 /// The loads of a gather and nothing else, in the best order known: 16 rows are loaded, then 16 are
 /// prefetched into L2, 32 rows ahead.

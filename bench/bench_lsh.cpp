@@ -19,10 +19,7 @@
 #include <string>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include "bench/reading.hpp"
 #include "bench/timing.hpp"
 #include "cpu/cpu.hpp"
 #include "lsh/aligned_array.hpp"
@@ -33,6 +30,7 @@
 namespace {
 
 using kvtier::element_type;
+using kvtier::bench::load;
 using kvtier::bench::median;
 using kvtier::bench::seconds_of;
 namespace cpu = kvtier::cpu;
@@ -58,37 +56,6 @@ template <class Work> double cpu_seconds_of(const Work& work) {
   const double start = thread_seconds();
   work();
   return thread_seconds() - start;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void load_wide(const std::byte* from, std::size_t bytes) {
-  __m512i sum[4] = {};
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t j = 0; j < 4; ++j) {
-      sum[j] = _mm512_add_epi64(sum[j], _mm512_loadu_si512(from + i + 64 * j));
-    }
-  }
-  const __m512i both = _mm512_add_epi64(sum[0], sum[1]);
-  const __m512i other = _mm512_add_epi64(sum[2], sum[3]);
-  asm volatile("" ::"v"(_mm512_add_epi64(both, other)));
-}
-bool has_avx512() { return __builtin_cpu_supports("avx512f") != 0; }
-#else
-void load_wide(const std::byte*, std::size_t) {}
-bool has_avx512() { return false; }
-#endif
-
-void load(const std::byte* from, std::size_t bytes) {
-  if (has_avx512()) {
-    return load_wide(from, bytes);
-  }
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < bytes; i += sizeof sum) {
-    std::uint64_t word;
-    std::memcpy(&word, from + i, sizeof word);
-    sum += word;
-  }
-  benchmark::DoNotOptimize(sum);
 }
 
 kvtier::selector_config options_of(std::uint32_t bits) {
