@@ -203,13 +203,8 @@ template <class Body> void lane_sampling::for_each_job(const Body& body) {
   }
 }
 
-/// Every key of every tile, host first, then the disk from end to end.
-status lane_sampling::show_keys(const extent** lost) {
-  const traced span(owner_, lane_, "score keys");
-  for (const extent* what : pinned_) {
-    see_extent(*what);
-  }
-  reads_.request(offloaded_to(tier::disk));
+/// Hands what was requested to `body` as it arrives.
+template <class Body> status lane_sampling::take_reads(const extent** lost, const Body& body) {
   for (std::vector<extent*> ready;;) {
     if (const status outcome = reads_.next(&ready); outcome != status::ok) {
       *lost = ready.front();
@@ -218,10 +213,22 @@ status lane_sampling::show_keys(const extent** lost) {
     if (ready.empty()) {
       return status::ok;
     }
+    body(ready);
+  }
+}
+
+/// Every key of every tile, host first, then the disk from end to end.
+status lane_sampling::show_keys(const extent** lost) {
+  const traced span(owner_, lane_, "score keys");
+  for (const extent* what : pinned_) {
+    see_extent(*what);
+  }
+  reads_.request(offloaded_to(tier::disk));
+  return take_reads(lost, [this](std::span<extent* const> ready) {
     for (const extent* what : ready) {
       see_extent(*what);
     }
-  }
+  });
 }
 
 void lane_sampling::see_extent(const extent& what) {
@@ -284,16 +291,7 @@ std::vector<extent*> lane_sampling::disk_extents() const {
 status lane_sampling::read(const extent** lost) {
   reads_.request(disk_extents());
   read_host_rows();
-  for (std::vector<extent*> ready;;) {
-    if (const status outcome = reads_.next(&ready); outcome != status::ok) {
-      *lost = ready.front();
-      return outcome;
-    }
-    if (ready.empty()) {
-      return status::ok;
-    }
-    read_tiles_of(ready);
-  }
+  return take_reads(lost, [this](std::span<extent* const> ready) { read_tiles_of(ready); });
 }
 
 void lane_sampling::read_host_rows() {

@@ -64,6 +64,7 @@ class lane_sampling {
   void see_extent(const extent& what);
   void pack(job& work, cpu::task_arena* helpers);
   template <class Body> void for_each_job(const Body& body);
+  template <class Body> status take_reads(const extent** lost, const Body& body);
 
   runtime::state& owner_;
   const std::uint32_t lane_;
