@@ -122,7 +122,7 @@ class layer_index {
       std::vector<float> keys(lsh::tile_tokens * head_dim);
       std::vector<float> values(lsh::tile_tokens * head_dim);
       split(shared.rows(0) + tile * tile_bytes, keys, values);
-      selector_->index_tile(keys.data(), values.data(), index(tile));
+      selector_->index_tile({.keys = keys.data(), .values = values.data()}, index(tile));
     });
     for (std::size_t tile = 0; tile < kv_heads * tiles; ++tile) {
       entries_.push_back({index(tile), tile % tiles, 1, false});
@@ -175,7 +175,8 @@ void index_build(benchmark::State& state) {
   while (state.KeepRunning()) {
     const double seconds = cpu_seconds_of([&] {
       for (std::size_t i = 0; i < 4 * cached; ++i) {
-        selector->index_tile(keys[i % cached].data(), values[i % cached].data(), index.data());
+        selector->index_tile({.keys = keys[i % cached].data(), .values = values[i % cached].data()},
+                             index.data());
       }
     });
     state.SetIterationTime(seconds);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "lsh/reweighed_rows.hpp"
+
 namespace kvtier::lsh {
 namespace {
 
@@ -46,7 +48,7 @@ struct drawn_rows {
 
 bool sampling_call::exact() const noexcept {
   const auto stands_for_itself = [](std::uint32_t threshold) { return threshold == certain; };
-  return complete() &&
+  return complete() && chosen.weighting == nullptr &&
          (!weighted() ||
           (std::all_of(chosen.thresholds.begin(), chosen.thresholds.end(), stands_for_itself) &&
            std::all_of(chosen.tile_thresholds.begin(), chosen.tile_thresholds.end(),
@@ -89,7 +91,7 @@ void chosen_rows::weigh_chunk(std::size_t chunk) {
   sums.heads.resize(heads());
   sums.num.assign(std::size_t{heads()} * call_.query.head_dim, 0.0f);
   std::vector<float> factors(count, 1.0f);
-  if (call_.weighted()) {
+  if (call_.weighted() && chosen.weighting == nullptr) {
     for (std::size_t i = 0; i < count; ++i) {
       factors[i] = static_cast<float>(certain) / static_cast<float>(chosen.thresholds[first + i]);
     }
@@ -97,9 +99,20 @@ void chosen_rows::weigh_chunk(std::size_t chunk) {
   if (!call_.weighted()) {
     prefetch_means(first, first + count);
   }
-  call_.kernels.weigh({pass_over(rows_.data() + first, count), call_.query.values,
-                       chosen.reference.data(), factors.data(), weights_.data() + first * stride,
-                       sums.num.data()});
+  weigh_pass pass{pass_over(rows_.data() + first, count),
+                  call_.query.values,
+                  chosen.reference.data(),
+                  factors.data(),
+                  weights_.data() + first * stride,
+                  sums.num.data()};
+  if (chosen.weighting == nullptr) {
+    call_.kernels.weigh(pass);
+  } else {
+    pass.factors = nullptr;
+    weigh_by(call_.kernels, pass, [&](std::size_t i, const float* logits, float* counts) {
+      chosen.weighting->weigh_row(first + i, logits, counts);
+    });
+  }
   for (std::size_t i = 0; i < count; ++i) {
     const double t = weights_of(call_.row_threshold(first + i), chosen.estimator, true).t;
     const float* weights = weights_.data() + (first + i) * stride;

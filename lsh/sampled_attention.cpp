@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lsh/chosen_rows.hpp"
+#include "lsh/reweighed_rows.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -70,12 +71,19 @@ void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* 
   sums.den.assign(query.heads, 0.0);
   const std::size_t stride = padded_heads(query.heads);
   std::vector<float> weights(tile_tokens * stride);
-  call.kernels.weigh({{tile_rows, tile_tokens, call.element, query.heads, query.head_dim},
-                      query.values,
-                      call.chosen.reference.data(),
-                      nullptr,
-                      weights.data(),
-                      sums.num.data()});
+  const weigh_pass pass{{tile_rows, tile_tokens, call.element, query.heads, query.head_dim},
+                        query.values,
+                        call.chosen.reference.data(),
+                        nullptr,
+                        weights.data(),
+                        sums.num.data()};
+  if (const auto& weighting = call.chosen.weighting; weighting != nullptr) {
+    weigh_by(call.kernels, pass, [&](std::size_t row, const float* logits, float* counts) {
+      weighting->weigh_in_tile(i, static_cast<std::uint32_t>(row), logits, counts);
+    });
+  } else {
+    call.kernels.weigh(pass);
+  }
   for (std::size_t row = 0; row < tile_tokens; ++row) {
     for (std::uint32_t h = 0; h < query.heads; ++h) {
       sums.den[h] += double{weights[row * stride + h]};
@@ -110,8 +118,9 @@ void sampled_attention::state::sum(std::uint32_t head, const row_masses& masses)
   double estimated_mass = 0.0;
   for (std::size_t i = 0; i < tile_sums.size(); ++i) {
     const read_tile_sums& tile = tile_sums[i];
+    const bool counts_once = chosen.estimates || chosen.weighting != nullptr;
     const double weight =
-        chosen.estimates ? 1.0 : certain / static_cast<double>(chosen.tile_thresholds[i]);
+        counts_once ? 1.0 : certain / static_cast<double>(chosen.tile_thresholds[i]);
     sums.den += weight * tile.den[head];
     const float* num = tile.num.data() + head * head_dim();
     for (std::size_t d = 0; d < head_dim(); ++d) {

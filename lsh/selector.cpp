@@ -1,5 +1,6 @@
 #include "lsh/selector.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -19,6 +20,12 @@ constexpr std::array known_kinds{
     named<selector_kind>{"full", selector_kind::full},
     named<selector_kind>{"none", selector_kind::none},
     named<selector_kind>{"topk", selector_kind::topk},
+    named<selector_kind>{"topp", selector_kind::topp},
+    named<selector_kind>{"uniform", selector_kind::uniform},
+    named<selector_kind>{"oracle", selector_kind::oracle},
+    named<selector_kind>{"quest", selector_kind::quest},
+    named<selector_kind>{"vattention", selector_kind::vattention},
+    named<selector_kind>{"lsh", selector_kind::lsh},
     named<selector_kind>{"sketch", selector_kind::sketch},
 };
 constexpr std::array known_estimators{
@@ -71,43 +78,158 @@ std::string_view name_of(const Table& table, Value value, const char* what) {
                               " is not a value of the enumeration");
 }
 
-std::uint32_t parse_budget(std::string_view text, const complaint& complain) {
+std::uint32_t parse_share(std::string_view name, std::string_view text, const complaint& complain) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
   if (!whole || !(value >= 1 / ppm && value <= 1.0)) {
-    complain("budget \"" + std::string(text) +
+    complain(std::string(name) + " \"" + std::string(text) +
              "\" is not a fraction between 0.000001 and 1; give one such as 0.02");
   }
   return static_cast<std::uint32_t>(std::lround(value * ppm));
 }
 
-std::uint32_t parse_bits(std::string_view text, const complaint& complain) {
-  if (text != "1" && text != "2") {
-    complain("bits \"" + std::string(text) + "\" is neither 1 nor 2");
+std::uint32_t parse_count(std::string_view name, std::string_view text, std::uint32_t least,
+                          std::uint32_t most, const complaint& complain) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || value < least || value > most) {
+    complain(std::string(name) + " \"" + std::string(text) + "\" is not a whole number between " +
+             std::to_string(least) + " and " + std::to_string(most));
   }
-  return text == "1" ? 1 : 2;
+  return value;
 }
 
-bool draws(selector_kind kind) {
-  return kind == selector_kind::topk || kind == selector_kind::sketch;
+bool parse_switch(std::string_view name, std::string_view text, const complaint& complain) {
+  if (text != "yes" && text != "no") {
+    complain(std::string(name) + " \"" + std::string(text) + "\" is neither yes nor no");
+  }
+  return text == "yes";
 }
+
+/// Millionths as a fraction without trailing zeros: 20000 -> "0.02".
+std::string fraction_text(std::uint32_t millionths) {
+  if (millionths >= static_cast<std::uint32_t>(ppm)) {
+    return "1";
+  }
+  std::string digits = std::to_string(millionths);
+  digits.insert(0, 6 - digits.size(), '0');
+  digits.erase(digits.find_last_not_of('0') + 1);
+  return "0." + digits;
+}
+
+constexpr std::uint32_t bit(selector_kind kind) { return 1U << static_cast<std::uint32_t>(kind); }
+
+constexpr std::uint32_t with_budget = bit(selector_kind::topk) | bit(selector_kind::uniform) |
+                                      bit(selector_kind::oracle) | bit(selector_kind::quest) |
+                                      bit(selector_kind::vattention) | bit(selector_kind::sketch);
+constexpr std::uint32_t with_epsilon = bit(selector_kind::vattention) | bit(selector_kind::sketch);
+
+/// One option: whose it is, how its text is read, and how it is written ("": it is off).
+struct option {
+  std::string_view name;
+  std::uint32_t kinds;
+  void (*read)(std::string_view text, selector_config& selector, const complaint& complain);
+  std::string (*write)(const selector_config& selector);
+};
+
+constexpr std::array options{
+    option{"budget", with_budget,
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.budget_ppm = parse_share("budget", text, complain);
+           },
+           [](const selector_config& selector) { return fraction_text(selector.budget_ppm); }},
+    option{"mass", bit(selector_kind::topp),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.mass_ppm = parse_share("mass", text, complain);
+           },
+           [](const selector_config& selector) { return fraction_text(selector.mass_ppm); }},
+    option{"page", bit(selector_kind::quest),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.page = parse_count("page", text, 8, 64, complain);
+             if (64 % selector.page != 0) {
+               complain("page \"" + std::string(text) + "\" is not 8, 16, 32 or 64");
+             }
+           },
+           [](const selector_config& selector) { return std::to_string(selector.page); }},
+    option{"k", bit(selector_kind::lsh),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.hash_bits = parse_count("k", text, 1, 16, complain);
+           },
+           [](const selector_config& selector) { return std::to_string(selector.hash_bits); }},
+    option{"l", bit(selector_kind::lsh),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.hash_tables = parse_count("l", text, 2, 1024, complain);
+           },
+           [](const selector_config& selector) { return std::to_string(selector.hash_tables); }},
+    option{"shared", bit(selector_kind::lsh),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.shared_planes = parse_switch("shared", text, complain);
+           },
+           [](const selector_config& selector) {
+             return std::string(selector.shared_planes ? "yes" : "");
+           }},
+    option{"query_aware", bit(selector_kind::lsh),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.query_aware = parse_switch("query_aware", text, complain);
+           },
+           [](const selector_config& selector) {
+             return std::string(selector.query_aware ? "yes" : "");
+           }},
+    option{"bits", bit(selector_kind::sketch),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             if (text != "1" && text != "2") {
+               complain("bits \"" + std::string(text) + "\" is neither 1 nor 2");
+             }
+             selector.bits = text == "1" ? 1 : 2;
+           },
+           [](const selector_config& selector) { return std::to_string(selector.bits); }},
+    option{"estimator", bit(selector_kind::sketch),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.estimator = value_of(known_estimators, text, "estimator", complain);
+           },
+           [](const selector_config& selector) {
+             return std::string(name_of(known_estimators, selector.estimator, "estimator_kind"));
+           }},
+    option{"epsilon", with_epsilon,
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.epsilon_ppm = parse_share("epsilon", text, complain);
+           },
+           [](const selector_config& selector) {
+             return selector.epsilon_ppm == 0 ? "" : fraction_text(selector.epsilon_ppm);
+           }},
+    option{"cap", with_epsilon,
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.cap_ppm = parse_share("cap", text, complain);
+           },
+           [](const selector_config& selector) {
+             return selector.epsilon_ppm == 0 ? "" : fraction_text(selector.cap_ppm);
+           }},
+    option{"delta", bit(selector_kind::vattention),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.delta_ppm = parse_share("delta", text, complain);
+           },
+           [](const selector_config& selector) {
+             return selector.epsilon_ppm == 0 ? "" : fraction_text(selector.delta_ppm);
+           }},
+};
 
 void set_option(std::string_view key, std::string_view value, selector_config& selector,
                 const complaint& complain) {
-  const bool sketch = selector.kind == selector_kind::sketch;
-  if (key == "budget" && draws(selector.kind)) {
-    selector.budget_ppm = parse_budget(value, complain);
-  } else if (key == "bits" && sketch) {
-    selector.bits = parse_bits(value, complain);
-  } else if (key == "estimator" && sketch) {
-    selector.estimator = value_of(known_estimators, value, "estimator", complain);
-  } else {
-    const std::string options = sketch                 ? "there are: budget bits estimator"
-                                : draws(selector.kind) ? "there is: budget"
-                                                       : "this kind has no options";
-    complain("option \"" + std::string(key) + "\" is not known here; " + options);
+  std::string known;
+  for (const option& one : options) {
+    if ((one.kinds & bit(selector.kind)) == 0) {
+      continue;
+    }
+    if (one.name == key) {
+      one.read(value, selector, complain);
+      return;
+    }
+    known.append(known.empty() ? "there is: " : " ").append(one.name);
   }
+  complain("option \"" + std::string(key) + "\" is not known here; " +
+           (known.empty() ? "this kind has no options" : known));
 }
 
 void parse_options(std::string_view list, selector_config& selector, const complaint& complain) {
@@ -132,15 +254,16 @@ void parse_options(std::string_view list, selector_config& selector, const compl
   }
 }
 
-/// Millionths as a fraction without trailing zeros: 20000 -> "0.02".
-std::string fraction_text(std::uint32_t millionths) {
-  if (millionths >= static_cast<std::uint32_t>(ppm)) {
-    return "1";
+/// An option that only does something beside another one.
+void check_together(const selector_config& selector, std::string_view list,
+                    const complaint& complain) {
+  const bool adaptive = selector.epsilon_ppm > 0;
+  for (const std::string_view dependent : {"cap=", "delta="}) {
+    if (!adaptive && list.find(dependent) != std::string_view::npos) {
+      complain("\"" + std::string(dependent.substr(0, dependent.size() - 1)) +
+               "\" has no effect without epsilon; add epsilon=0.1 or so");
+    }
   }
-  std::string digits = std::to_string(millionths);
-  digits.insert(0, 6 - digits.size(), '0');
-  digits.erase(digits.find_last_not_of('0') + 1);
-  return "0." + digits;
 }
 
 }  // namespace
@@ -151,19 +274,23 @@ selector_config parse_selector(std::string_view text) {
   selector_config selector;
   selector.kind = value_of(known_kinds, text.substr(0, colon), "the kind", complain);
   if (colon != std::string_view::npos) {
-    parse_options(text.substr(colon + 1), selector, complain);
+    const std::string_view list = text.substr(colon + 1);
+    parse_options(list, selector, complain);
+    check_together(selector, list, complain);
   }
   return selector;
 }
 
 std::string to_string(const selector_config& selector) {
   std::string text(name_of(known_kinds, selector.kind, "selector_kind"));
-  if (draws(selector.kind)) {
-    text += ":budget=" + fraction_text(selector.budget_ppm);
-  }
-  if (selector.kind == selector_kind::sketch) {
-    text += ",bits=" + std::to_string(selector.bits) + ",estimator=" +
-            std::string(name_of(known_estimators, selector.estimator, "estimator_kind"));
+  char before = ':';
+  for (const option& one : options) {
+    const std::string value =
+        (one.kinds & bit(selector.kind)) != 0 ? one.write(selector) : std::string();
+    if (!value.empty()) {
+      text.append(1, before).append(one.name).append("=").append(value);
+      before = ',';
+    }
   }
   return text;
 }

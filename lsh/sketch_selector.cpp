@@ -30,8 +30,8 @@ sketch_selector::sketch_selector(const selector_config& options, std::uint32_t h
 
 std::size_t sketch_selector::index_bytes() const noexcept { return setting_.format.bytes(); }
 
-void sketch_selector::index_tile(const float* keys, const float* values, std::byte* index) const {
-  setting_.kernels->build(rotation_, setting_.format, keys, values, index);
+void sketch_selector::index_tile(const tile_content& tile, std::byte* index) const {
+  setting_.kernels->build(rotation_, setting_.format, tile.keys, tile.values, index);
 }
 
 std::unique_ptr<query_selection> sketch_selector::begin(std::span<const tile_entry> tiles,

@@ -20,7 +20,7 @@ class sketch_selector final : public token_selector {
                   cpu::isa_level level);
 
   std::size_t index_bytes() const noexcept override;
-  void index_tile(const float* keys, const float* values, std::byte* index) const override;
+  void index_tile(const tile_content& tile, std::byte* index) const override;
   bool reads_keys() const noexcept override { return false; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;

@@ -44,6 +44,24 @@ struct selector_query {
   std::uint32_t kv_head = 0;  ///< of the layer
 };
 
+/// Weights that a selector can tell only once logits are known: of the tokens it chose, each head
+/// may count others. Thread-safe.
+class token_weighting {
+ public:
+  virtual ~token_weighting() = default;
+  /// factors[head]: what exp(logit) of row `i` of the selection counts times, 0 = not at all.
+  /// logits[head] = q.k / sqrt(head_dim).
+  virtual void weigh_row(std::size_t i, const float* logits, float* factors) const = 0;
+  /// Of token 0..63 of the selection's tile `i`.
+  virtual void weigh_in_tile(std::size_t i, std::uint32_t token, const float* logits,
+                             float* factors) const = 0;
+
+ protected:
+  token_weighting() = default;
+  token_weighting(const token_weighting&) = default;
+  token_weighting& operator=(const token_weighting&) = default;
+};
+
 /// What a selector estimates of tokens that stay unread, per query head, before the factor alpha
 /// that the sample gives (sampler.md, 2.12).
 struct unread_estimate {
@@ -55,10 +73,11 @@ struct unread_estimate {
 /// "Position" is a place in the list of tiles. All weights are in units of exp(reference).
 struct selection {
   std::uint32_t heads = 0;
-  /// False: rows and tiles count with weight 1/pi and nothing else is estimated (topk); then only
-  /// rows, thresholds, tiles, tile_thresholds and reference below are filled, and there is no error
-  /// bound.
+  /// False: rows and tiles count with weight 1/pi, or as `weighting` says, and nothing else is
+  /// estimated; then only rows, thresholds, tiles, tile_thresholds and reference below are filled,
+  /// and there is no error bound.
   bool estimates = false;
+  std::shared_ptr<const token_weighting> weighting;  ///< null: 1/pi
   estimator_kind estimator = estimator_kind::shrink;
   std::uint32_t bits = 0;
 
@@ -81,6 +100,19 @@ struct selection {
   std::vector<std::uint8_t> coarse;   ///< [heads] 1: the codes say too little to certify the head
 };
 
+/// A full tile to be indexed.
+struct tile_content {
+  const float* keys = nullptr;    ///< fp32 [64][head_dim]
+  const float* values = nullptr;  ///< fp32 [64][head_dim]
+  /// fp32 [head_dim]: mean of the keys of the segment that the tile is part of.
+  const float* segment_mean = nullptr;
+  std::uint32_t layer = 0;
+  std::uint32_t kv_head = 0;  ///< of the layer
+};
+
+/// [head_dim]: mean of keys [tokens][head_dim], at least one, summed in double in token order.
+std::vector<float> mean_of_keys(std::span<const float> keys, std::uint32_t head_dim);
+
 /// Chooses for one query. Used from one thread.
 class query_selection {
  public:
@@ -99,9 +131,8 @@ class token_selector {
   virtual ~token_selector() = default;
   /// Bytes of one tile's token index, a multiple of 64; 0 = none is kept.
   virtual std::size_t index_bytes() const noexcept = 0;
-  /// Writes the token index of a full tile: fp32 keys and values [64][head_dim]. `index` is 64-byte
-  /// aligned.
-  virtual void index_tile(const float* keys, const float* values, std::byte* index) const = 0;
+  /// Writes the token index of a full tile. `index` is 64-byte aligned.
+  virtual void index_tile(const tile_content& tile, std::byte* index) const = 0;
   /// Whether query_selection::see must be called for every tile before choose.
   virtual bool reads_keys() const noexcept = 0;
   /// `tiles` ascending by number; they, the query's arrays and the indexes must stay until the

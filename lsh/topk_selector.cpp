@@ -160,7 +160,7 @@ std::uint32_t checked_dim(const selector_config& options, std::uint32_t head_dim
 topk_selector::topk_selector(const selector_config& options, std::uint32_t head_dim)
     : budget_ppm_(options.budget_ppm), head_dim_(checked_dim(options, head_dim)) {}
 
-void topk_selector::index_tile(const float*, const float*, std::byte*) const {}
+void topk_selector::index_tile(const tile_content&, std::byte*) const {}
 
 std::unique_ptr<query_selection> topk_selector::begin(std::span<const tile_entry> tiles,
                                                       const selector_query& query) const {

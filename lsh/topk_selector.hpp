@@ -22,7 +22,7 @@ class topk_selector final : public token_selector {
 
   std::size_t index_bytes() const noexcept override { return 0; }
   /// Nothing: no index is kept.
-  void index_tile(const float* keys, const float* values, std::byte* index) const override;
+  void index_tile(const tile_content& tile, std::byte* index) const override;
   bool reads_keys() const noexcept override { return true; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;

@@ -40,15 +40,26 @@ void index_store::build(const extent& what) {
   const std::uint32_t dim = sizes_.shape.head_dim;
   const element_type element = sizes_.shape.element;
   const std::size_t half = dim * element_bytes(element);
-  std::vector<float> keys(std::size_t{lsh::tile_tokens} * dim), values(keys.size());
+  const std::size_t tile_values = std::size_t{lsh::tile_tokens} * dim;
+  const std::uint32_t tiles = sizes_.extent_tokens / lsh::tile_tokens;
+  std::vector<float> keys(tiles * tile_values), values(keys.size());
   for (std::uint32_t head = 0; head < sizes_.group_heads; ++head) {
-    for (std::uint32_t tile = 0; tile < sizes_.extent_tokens / lsh::tile_tokens; ++tile) {
+    for (std::uint32_t tile = 0; tile < tiles; ++tile) {
       const tile_row_pointers rows = host_tile(sizes_, tiers_, what, head, tile);
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        to_float(element, rows[i], keys.data() + i * dim, dim);
-        to_float(element, rows[i] + half, values.data() + i * dim, dim);
+        const std::size_t at = tile * tile_values + i * dim;
+        to_float(element, rows[i], keys.data() + at, dim);
+        to_float(element, rows[i] + half, values.data() + at, dim);
       }
-      selector_.index_tile(keys.data(), values.data(), memory_.data() + offset(what, head, tile));
+    }
+    const std::vector<float> mean = lsh::mean_of_keys(keys, dim);
+    for (std::uint32_t tile = 0; tile < tiles; ++tile) {
+      selector_.index_tile({.keys = keys.data() + tile * tile_values,
+                            .values = values.data() + tile * tile_values,
+                            .segment_mean = mean.data(),
+                            .layer = sizes_.layer_of(what.lane),
+                            .kv_head = sizes_.slice_of(what.lane).kv_head_first + head},
+                           memory_.data() + offset(what, head, tile));
     }
   }
 }

@@ -18,8 +18,8 @@ std::uint64_t metadata_bytes_per_slot(const geometry& sizes) {
 constexpr std::uint32_t staging_areas = 2;
 
 bool draws(const config& options) {
-  return options.selector.kind == selector_kind::topk ||
-         options.selector.kind == selector_kind::sketch;
+  return options.selector.kind != selector_kind::full &&
+         options.selector.kind != selector_kind::none;
 }
 
 std::vector<bool> sampled_lanes(const std::vector<attend_mode>& modes) {

@@ -27,7 +27,8 @@ sampled_head::sampled_head(synthetic_head data, std::uint32_t bits, std::uint32_
   for (std::size_t b = 0; b < tiles_.size(); ++b) {
     std::byte* const at = indexes + b * selector->index_bytes();
     const std::size_t first = b * lsh::tile_tokens * dim;
-    selector->index_tile(data_.keys.data() + first, data_.values.data() + first, at);
+    selector->index_tile({.keys = data_.keys.data() + first, .values = data_.values.data() + first},
+                         at);
     tiles_[b] = {at, b, 1, b < whole_tiles};
   }
   for (std::uint32_t head = 0; head < synthetic_head::heads; ++head) {

@@ -27,7 +27,8 @@ void sketch_context::build(const token_selector& selector) {
   const std::size_t tile = std::size_t{tile_tokens} * head_dim_;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     std::byte* index = indexes_.data() + i * index_bytes_;
-    selector.index_tile(keys_.data() + i * tile, values_.data() + i * tile, index);
+    selector.index_tile({.keys = keys_.data() + i * tile, .values = values_.data() + i * tile},
+                        index);
     entries_[i].index = index;
   }
 }

@@ -16,8 +16,11 @@ TEST(selector, every_text_survives_the_round_trip) {
   for (const std::string text :
        {"full", "none", "topk:budget=0.02", "topk:budget=1",
         "sketch:budget=0.02,bits=2,estimator=shrink", "sketch:budget=0.000001,bits=1,estimator=ht",
-        "sketch:budget=0.999999,bits=2,estimator=ht",
-        "sketch:budget=0.1,bits=1,estimator=shrink"}) {
+        "sketch:budget=0.999999,bits=2,estimator=ht", "sketch:budget=0.1,bits=1,estimator=shrink",
+        "sketch:budget=0.02,bits=2,estimator=shrink,epsilon=0.1,cap=0.25", "topp:mass=0.9",
+        "uniform:budget=0.02", "oracle:budget=0.5", "quest:budget=0.02,page=16",
+        "vattention:budget=0.02", "vattention:budget=0.02,epsilon=0.05,cap=0.25,delta=0.05",
+        "lsh:k=10,l=150", "lsh:k=8,l=75,shared=yes,query_aware=yes"}) {
     EXPECT_EQ(to_string(parse_selector(text)), text);
   }
 }
@@ -42,8 +45,9 @@ void expect_refusal(const std::string& text, const std::string& part, const std:
 }
 
 TEST(selector, unknown_kind_is_refused_with_the_text_and_the_known_ones) {
-  for (const std::string text : {"", "Full", "full ", "fullx", "lsh", ":budget=1"}) {
-    expect_refusal(text, "the kind", "full none topk sketch");
+  for (const std::string text : {"", "Full", "full ", "fullx", "faiss", ":budget=1"}) {
+    expect_refusal(text, "the kind",
+                   "full none topk topp uniform oracle quest vattention lsh sketch");
   }
 }
 
@@ -53,10 +57,16 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("topk:bits=2", "\"bits\"", "budget");
   expect_refusal("sketch:", "\"\"", "name=value");
   expect_refusal("sketch:budget=0.1,", "\"\"", "name=value");
-  expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator");
+  expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator epsilon cap");
   expect_refusal("sketch:bits=2,bits=1", "\"bits\"", "twice");
   expect_refusal("sketch:bits=3", "\"3\"", "1 nor 2");
   expect_refusal("sketch:bits=", "\"\"", "1 nor 2");
+  expect_refusal("sketch:cap=0.1", "\"cap\"", "epsilon=");
+  expect_refusal("quest:page=17", "\"17\"", "8, 16, 32 or 64");
+  expect_refusal("lsh:k=17", "\"17\"", "between 1 and 16");
+  expect_refusal("lsh:l=1", "\"1\"", "between 2 and 1024");
+  expect_refusal("lsh:shared=1", "\"1\"", "yes nor no");
+  expect_refusal("lsh:budget=0.1", "\"budget\"", "k l shared query_aware");
   expect_refusal("sketch:estimator=best", "\"best\"", "shrink ht");
   for (const std::string budget :
        {"0", "-0.1", "1.1", "nan", "inf", "", "2%", "0.02x", "0.0000004", "1e400"}) {
