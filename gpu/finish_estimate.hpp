@@ -76,7 +76,10 @@ KVTIER_HOST_DEVICE inline row_report report_row(const estimate_scalars& host, Re
   if (host.certifiable == 2) {
     return row_report{};  // exact
   }
-  constexpr Real directions = Real(16);  // over which the error spreads at most
+  // |T|^2 of a correction that is nothing but noise has a relative deviation of sqrt(2 / nu): what
+  // a bias may hide in. .25 for the 16 directions that sampler.md takes, as there.
+  const Real directions = Real(host.directions);
+  const Real hidden = Real(1) / std::sqrt(directions);
   constexpr Real rounding = Real(.002);  // of a bf16 output
   Real error2;
   if (unbiased) {
@@ -85,7 +88,7 @@ KVTIER_HOST_DEVICE inline row_report report_row(const estimate_scalars& host, Re
     const Real left = Real(1) - row.beta + Real(host.carry);
     const Real excess = row.bias2 > row.variance ? row.bias2 - row.variance : Real(0);
     error2 = h * h * (Real(host.frozen) + Real(host.frozen_den) * row.o0_distance2) +
-             left * left * (excess + Real(.25) * row.variance) + row.beta * row.beta * row.variance;
+             left * left * (excess + hidden * row.variance) + row.beta * row.beta * row.variance;
   }
   const Real terms = host.terms > 0.0f ? Real(host.terms) : Real(3);
   const Real quantile =

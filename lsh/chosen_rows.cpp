@@ -158,8 +158,40 @@ std::vector<row_corrections> chosen_rows::correct(const std::vector<double>& alp
       add_to(all[h].correction, chunk.correction, h);
       add_to(all[h].cross, chunk.cross, h);
     }
+    heaviest_terms heaviest;
+    for (const correction_chunk& chunk : sums) {
+      for (const term_place& place : chunk.heaviest[h].terms()) {
+        heaviest.offer(place);
+      }
+    }
+    for (const term_place& place : heaviest.terms()) {
+      all[h].heaviest.push_back(
+          term_at(place, h, alpha[h], centre.data() + std::size_t{h} * call_.query.head_dim));
+    }
   }
   return all;
+}
+
+/// z of one row, again.
+direction_term chosen_rows::term_at(const term_place& place, std::uint32_t head, double alpha,
+                                    const float* centre) const {
+  const std::uint32_t dim = call_.query.head_dim;
+  const bool weighted = call_.weighted();
+  const std::size_t i = place.place;
+  const float weight = weights_[i * padded_heads(heads()) + head];
+  const float estimate =
+      weighted ? 0.0f
+               : static_cast<float>(alpha * double{call_.chosen.row_weights[i * heads() + head]});
+  const mean_value mean =
+      weighted ? mean_value{} : call_.mean_of(call_.chosen.rows[i] / tile_tokens);
+  direction_term made{place.variance, std::vector<float>(dim)};
+  to_float(call_.element, rows_[i] + dim * element_bytes(call_.element), made.z.data(), dim);
+  for (std::uint32_t d = 0; d < dim; ++d) {
+    const float expected =
+        weighted ? 0.0f : estimate * mean.unit * static_cast<float>(mean.values[d]);
+    made.z[d] = weight * made.z[d] - expected - (weight - estimate) * centre[d];
+  }
+  return made;
 }
 
 void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
@@ -168,6 +200,7 @@ void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& al
   const bool weighted = call_.weighted();
   const std::size_t stride = padded_heads(heads());
   sums.heads.resize(heads());
+  sums.heaviest.resize(heads());
   sums.correction.assign(centre.size(), 0.0f);
   sums.cross.assign(centre.size(), 0.0f);
   drawn_rows drawn;
@@ -209,6 +242,7 @@ void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& al
               : alpha[h] * alpha[h] * double{chosen.row_moments[drawn.at[i] * heads() + h]};
       sums.heads[h].add(unit, double{drawn.weights[at]} - double{estimate}, double{drawn.sizes[at]},
                         moment);
+      sums.heaviest[h].offer({unit.c * double{drawn.sizes[at]}, drawn.at[i]});
     }
   }
 }

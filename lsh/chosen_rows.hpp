@@ -11,6 +11,7 @@
 #include "lsh/correction_terms.hpp"
 #include "lsh/row_kernels.hpp"
 #include "lsh/sketch_format.hpp"
+#include "lsh/term_directions.hpp"
 
 namespace kvtier::lsh {
 
@@ -57,8 +58,9 @@ struct row_masses {
 /// The corrections of rows for one head.
 struct row_corrections {
   correction_terms terms;
-  std::vector<double> correction;  ///< [head_dim] sum of t z
-  std::vector<double> cross;       ///< [head_dim] sum of c e z
+  std::vector<double> correction;        ///< [head_dim] sum of t z
+  std::vector<double> cross;             ///< [head_dim] sum of c e z
+  std::vector<direction_term> heaviest;  ///< most_direction_terms of them at most
 };
 
 class chosen_rows {
@@ -87,6 +89,7 @@ class chosen_rows {
   struct correction_chunk {
     std::vector<correction_terms> heads;
     std::vector<float> correction, cross;  // [heads][head_dim]
+    std::vector<heaviest_terms> heaviest;  // [heads], by place in the list of all rows
   };
 
   std::uint32_t heads() const noexcept { return call_.query.heads; }
@@ -97,6 +100,9 @@ class chosen_rows {
   void prefetch_means(std::size_t first, std::size_t last) const noexcept;
   void correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
                      const std::vector<float>& centre, correction_chunk& sums) const;
+
+  direction_term term_at(const term_place& place, std::uint32_t head, double alpha,
+                         const float* centre) const;
 
   const sampling_call& call_;
   std::vector<const std::byte*> rows_;

@@ -50,7 +50,8 @@ struct sampled_attention::state {
   void require_all_read() const;
   void sum(std::uint32_t head, const row_masses& masses);
   std::vector<float> centre() const;
-  correction_terms correct_tiles(std::uint32_t head, const float* centre);
+  correction_terms correct_tiles(std::uint32_t head, const float* centre,
+                                 std::vector<direction_term>& directions);
   void correct(std::uint32_t head, const row_corrections& from_rows, const float* centre);
   void account_for_unread_tiles(head_result& result, std::uint32_t head,
                                 const correction_terms& of_rows, const correction_terms& of_tiles);
@@ -153,8 +154,10 @@ std::vector<float> sampled_attention::state::centre() const {
   return all;
 }
 
-/// Adds the tiles' parts of the vectors and returns their terms.
-correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, const float* centre) {
+/// Adds the tiles' parts of the vectors, and tiles that stand for others to `directions`; returns
+/// their terms.
+correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, const float* centre,
+                                                         std::vector<direction_term>& directions) {
   const selection& chosen = call.chosen;
   head_result& result = heads[head];
   const double alpha = result.tile_alpha;
@@ -176,6 +179,9 @@ correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, con
     add_scaled(result.correction, unit.correction, z.data());
     add_scaled(result.cross, unit.c * excess, z.data());
     terms.add(unit, excess, size2, alpha * alpha * double{chosen.tile_moments[at]});
+    if (unit.c * size2 > 0.0 && directions.size() < 2 * most_direction_terms) {
+      directions.push_back({unit.c * size2, {z.begin(), z.end()}});
+    }
   }
   return terms;
 }
@@ -185,7 +191,8 @@ void sampled_attention::state::correct(std::uint32_t head, const row_corrections
   head_result& result = heads[head];
   result.correction = from_rows.correction;
   result.cross = from_rows.cross;
-  const correction_terms of_tiles = correct_tiles(head, centre);
+  std::vector<direction_term> directions = from_rows.heaviest;
+  const correction_terms of_tiles = correct_tiles(head, centre, directions);
   correction_terms all = from_rows.terms;
   all.add(of_tiles);
   for (std::size_t d = 0; d < head_dim(); ++d) {
@@ -196,6 +203,7 @@ void sampled_attention::state::correct(std::uint32_t head, const row_corrections
   sums.spread = all.spread;
   sums.spread2 = all.spread2;
   sums.share = all.share;
+  sums.directions = directions_of(directions);
   if (shrinks()) {
     sums.frozen = all.frozen;
     sums.frozen_den = all.frozen_den;
@@ -259,6 +267,7 @@ void sampled_attention::read_rows(const std::byte* const* rows, cpu::task_arena*
 std::vector<host_sums> sampled_attention::finish(cpu::task_arena* helpers) {
   state& all = *state_;
   all.require_all_read();
+  all.heads.assign(all.heads.size(), {});
   const std::vector<row_masses> masses = all.rows.masses();
   for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
     all.sum(head, masses[head]);

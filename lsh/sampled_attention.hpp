@@ -24,6 +24,7 @@ struct host_sums {
   double share = 0.0;                     ///< SE
   double frozen = 0.0, frozen_den = 0.0;  ///< QX, QE
   double carry = 0.0;                     ///< kx
+  double directions = 16.0;               ///< nu: over which the error spreads
   bool audited = true;                    ///< the bound is a certificate as far as the reads go
   bool estimates = false;                 ///< false: den and num only, there is no error bound
   bool exact = false;                     ///< nothing was left unread: num and den are the truth
@@ -47,7 +48,9 @@ class sampled_attention {
   /// chosen.tiles[i]: 64 row pointers, needed during the call only. Every tile once, any order and
   /// any thread; different tiles may be read at once.
   void read_tile(std::size_t i, const std::byte* const* rows);
-  /// rows[i] is the row of chosen.rows[i]; all must stay until finish has returned.
+  /// rows[i] is the row of chosen.rows[i]; all must stay until finish has returned. Again, with all
+  /// rows, after `chosen` was replaced by a grown selection of the same tiles, which need not be
+  /// read again.
   void read_rows(const std::byte* const* rows, cpu::task_arena* helpers);
   /// After all reads (std::logic_error before): sums[head]; the spans point into this object.
   std::vector<host_sums> finish(cpu::task_arena* helpers);

@@ -11,8 +11,12 @@ void check_selector(const selector_config& options, std::uint32_t head_dim) {
                                 std::to_string(head_dim) +
                                 " is not supported; there are 64, 128 and 256");
   }
-  if (options.budget_ppm < 1 || options.budget_ppm > 1'000'000) {
-    throw std::invalid_argument("selector: budget_ppm " + std::to_string(options.budget_ppm) +
+  check_share("budget_ppm", options.budget_ppm);
+}
+
+void check_share(const char* name, std::uint32_t ppm) {
+  if (ppm < 1 || ppm > 1'000'000) {
+    throw std::invalid_argument("selector: " + std::string(name) + " " + std::to_string(ppm) +
                                 " is not between 1 and 1000000; 20000 is 2 %");
   }
 }

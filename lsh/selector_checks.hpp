@@ -12,6 +12,10 @@ namespace kvtier::lsh {
 /// budget is 1 to 1,000,000 millionths.
 void check_selector(const selector_config& options, std::uint32_t head_dim);
 
+/// Throws std::invalid_argument that names the value unless the option `name` is 1 to 1,000,000
+/// millionths.
+void check_share(const char* name, std::uint32_t ppm);
+
 /// Throws std::invalid_argument that names the value unless the query has 1 to 8 heads of
 /// `head_dim` dims, and values.
 void check_query(const selector_query& query, std::uint32_t head_dim);

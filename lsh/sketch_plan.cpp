@@ -81,6 +81,17 @@ void set_limits(sketch_plan& plan, std::uint32_t heads, int level,
   }
 }
 
+/// The floor of all thresholds: it bounds weights at 50 M / m.
+std::uint64_t least_threshold(std::uint64_t rows, std::uint64_t row_tiles) {
+  return std::max<std::uint64_t>(1, 65536 * rows / (50 * tile_tokens * row_tiles));
+}
+
+/// 32nds of an octave that a factor of at least 1 is worth.
+int steps_of(double factor) {
+  constexpr double most = 1024.0;
+  return static_cast<int>(std::ceil(32.0 * std::log2(std::clamp(factor, 1.0, most))));
+}
+
 }  // namespace
 
 sketch_budget budget_of(std::uint32_t ppm, std::uint64_t row_tiles, std::uint64_t whole_tiles) {
@@ -112,6 +123,10 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
   if (scores.row_tiles == 0) {
     return plan;
   }
+  if (options.epsilon_ppm > 0) {
+    plan.budget.rows =
+        std::max(plan.budget.rows, std::min(least_adaptive_rows, tile_tokens * scores.row_tiles));
+  }
   const auto& weights = selection_weights(options);
   const std::uint64_t rows = plan.budget.rows;
   int guess = 0;
@@ -127,8 +142,7 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
   for (std::uint32_t g = 0; g < scores.heads; ++g) {
     plan.share[g] /= largest;
   }
-  const std::uint64_t least =
-      std::max<std::uint64_t>(1, 65536 * rows / (50 * tile_tokens * scores.row_tiles));
+  const std::uint64_t least = least_threshold(rows, scores.row_tiles);
   const auto expected = [&](int level) {
     set_limits(plan, scores.heads, level, weights, least);
     return sum(plan.limits.data()) + tile_tokens * calibration_tiles;
@@ -136,6 +150,43 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
   plan.level = largest_level(expected, 65536 * rows * calibration_tiles / scores.row_tiles, guess);
   set_limits(plan, scores.heads, plan.level, weights, least);
   return plan;
+}
+
+bool grow_rows(sketch_plan& plan, const score_summary& scores, const selector_config& options,
+               std::span<const double> factors, std::uint64_t calibration_tiles,
+               const limit_sum& sum) {
+  if (scores.row_tiles == 0 || plan.level == last_level) {
+    return false;
+  }
+  // The floor stays that of the first rows: probabilities must not fall.
+  const std::uint64_t least = least_threshold(plan.budget.rows, scores.row_tiles);
+  const auto& weights = selection_weights(options);
+  const auto grown = [&](int held_back) {
+    sketch_plan next = plan;
+    for (std::uint32_t g = 0; g < scores.heads; ++g) {
+      const int steps = std::max(0, steps_of(factors[g]) - held_back);
+      next.share[g] *= std::ldexp(exp2_32nds[static_cast<std::size_t>(steps) % 32], steps / 32);
+    }
+    set_limits(next, scores.heads, next.level, weights, least);
+    return next;
+  };
+  const std::uint64_t cap = std::uint64_t{65536} * options.cap_ppm * tile_tokens / million;
+  const auto too_many = [&](const sketch_plan& next) {
+    return sum(next.limits.data()) + tile_tokens * calibration_tiles > cap * calibration_tiles;
+  };
+  int low = 0, high = steps_of(*std::max_element(factors.begin(), factors.end()));
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (too_many(grown(middle))) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const sketch_plan next = grown(low);
+  const bool changed = next.share != plan.share;
+  plan = next;
+  return changed;
 }
 
 namespace {

@@ -51,6 +51,17 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
                       const selector_config& options, std::uint64_t calibration_tiles,
                       const limit_sum& sum);
 
+/// Rows at which reading starts where epsilon decides how far it goes: with fewer, too few terms
+/// carry the bound (sampler.md, section 5).
+inline constexpr std::uint64_t least_adaptive_rows = 256;
+
+/// Raises head g's probabilities by factors[g] >= 1, rounded up to 32nds of an octave, but all
+/// heads together to options.cap_ppm of the rows of row tiles at most. False: nothing changed.
+/// Other arguments as in plan_rows.
+bool grow_rows(sketch_plan& plan, const score_summary& scores, const selector_config& options,
+               std::span<const double> factors, std::uint64_t calibration_tiles,
+               const limit_sum& sum);
+
 /// Every how many-th row tile takes part in the calibration.
 constexpr std::uint64_t calibration_stride(std::uint64_t row_tiles) {
   return row_tiles / 256 > 1 ? row_tiles / 256 : 1;

@@ -99,6 +99,18 @@ selection sketch_selection::choose(cpu::task_arena* helpers) {
   score(helpers);
   count(helpers);
   make_plan();
+  return draw(helpers);
+}
+
+std::optional<selection> sketch_selection::grow(std::span<const double> factors,
+                                                cpu::task_arena* helpers) {
+  const bool grown = !tiles_.empty() &&
+                     grow_rows(plan_, summary_, setting_.options, factors, calibration_.size(),
+                               [this](const draw_limits* limits) { return sum_limits(limits); });
+  return grown ? std::optional(draw(helpers)) : std::nullopt;
+}
+
+selection sketch_selection::draw(cpu::task_arena* helpers) const {
   const draw_setting setting{kernels_, query_,  summary_,
                              plan_,    random_, setting_.options.estimator};
   std::vector<run_draw> drawn(chunks());
@@ -166,8 +178,11 @@ void sketch_selection::count(cpu::task_arena* helpers) {
   }
 }
 
+std::uint64_t sketch_selection::sum_limits(const draw_limits* limits) const {
+  return kernels_.sum_limits(calibration_, query_.heads, summary_.top.data(), limits);
+}
+
 void sketch_selection::make_plan() {
-  std::vector<const std::int16_t*> calibration;
   std::vector<std::int64_t> squares;
   const std::uint64_t stride = calibration_stride(summary_.row_tiles);
   std::uint64_t row_tile = 0;
@@ -176,13 +191,11 @@ void sketch_selection::make_plan() {
       const auto sums = squares_.begin() + static_cast<std::ptrdiff_t>(position * query_.heads);
       squares.insert(squares.end(), sums, sums + query_.heads);
     } else if (row_tile++ % stride == 0) {
-      calibration.push_back(scores_of(position));
+      calibration_.push_back(scores_of(position));
     }
   }
-  plan_ = plan_rows(
-      summary_, window_mass_, setting_.options, calibration.size(), [&](const draw_limits* limits) {
-        return kernels_.sum_limits(calibration, query_.heads, summary_.top.data(), limits);
-      });
+  plan_ = plan_rows(summary_, window_mass_, setting_.options, calibration_.size(),
+                    [this](const draw_limits* limits) { return sum_limits(limits); });
   tile_thresholds_.assign(tiles_.size(), 0);
   if (squares.empty()) {
     return;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,8 @@ class sketch_selection final : public query_selection {
 
   void see(std::uint32_t position, const std::byte* const* rows, element_type element) override;
   selection choose(cpu::task_arena* helpers) override;
+  bool grows() const noexcept override { return setting_.options.epsilon_ppm > 0; }
+  std::optional<selection> grow(std::span<const double> factors, cpu::task_arena* helpers) override;
 
   /// After choose: the probabilities, int16 scores [tiles][heads][64], 65536 Pi [tiles] (0 for row
   /// tiles), and what was counted.
@@ -66,6 +69,8 @@ class sketch_selection final : public query_selection {
   void score(cpu::task_arena* helpers);
   void count(cpu::task_arena* helpers);
   void make_plan();
+  selection draw(cpu::task_arena* helpers) const;
+  std::uint64_t sum_limits(const draw_limits* limits) const;
   selection gather(std::span<const run_draw> runs) const;
   selection nothing() const;
 
@@ -77,7 +82,8 @@ class sketch_selection final : public query_selection {
   sketch_query query_;
   aligned_array<std::int16_t> scores_;
   score_summary summary_;
-  std::vector<std::int64_t> squares_;  // [tiles][heads], of whole tiles
+  std::vector<std::int64_t> squares_;             // [tiles][heads], of whole tiles
+  std::vector<const std::int16_t*> calibration_;  // scores of some row tiles
   sketch_plan plan_;
   std::vector<std::uint32_t> tile_thresholds_;
 };

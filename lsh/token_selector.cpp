@@ -3,16 +3,24 @@
 #include <stdexcept>
 
 #include "cpu/isa.hpp"
+#include "lsh/lsh_selector.hpp"
+#include "lsh/oracle_selector.hpp"
+#include "lsh/quest_selector.hpp"
 #include "lsh/selector_checks.hpp"
 #include "lsh/sketch_selector.hpp"
 #include "lsh/topk_selector.hpp"
+#include "lsh/topp_selector.hpp"
+#include "lsh/uniform_selector.hpp"
+#include "lsh/vattention_selector.hpp"
 
 namespace kvtier::lsh {
 
 std::vector<float> mean_of_keys(std::span<const float> keys, std::uint32_t head_dim) {
   std::vector<double> sums(head_dim, 0.0);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    sums[i % head_dim] += double{keys[i]};
+  for (std::size_t row = 0; row < keys.size(); row += head_dim) {
+    for (std::size_t d = 0; d < head_dim; ++d) {
+      sums[d] += double{keys[row + d]};
+    }
   }
   const double tokens = static_cast<double>(keys.size() / head_dim);
   std::vector<float> mean;
@@ -20,6 +28,10 @@ std::vector<float> mean_of_keys(std::span<const float> keys, std::uint32_t head_
     mean.push_back(static_cast<float>(sum / tokens));
   }
   return mean;
+}
+
+std::optional<selection> query_selection::grow(std::span<const double>, cpu::task_arena*) {
+  return std::nullopt;
 }
 
 std::unique_ptr<token_selector> make_token_selector(const selector_config& options,
@@ -31,12 +43,17 @@ std::unique_ptr<token_selector> make_token_selector(const selector_config& optio
     case selector_kind::topk:
       return std::make_unique<topk_selector>(options, head_dim);
     case selector_kind::topp:
+      return std::make_unique<topp_selector>(options, head_dim);
     case selector_kind::uniform:
+      return std::make_unique<uniform_selector>(options, head_dim, seed);
     case selector_kind::oracle:
+      return std::make_unique<oracle_selector>(options, head_dim, seed);
     case selector_kind::quest:
+      return std::make_unique<quest_selector>(options, head_dim);
     case selector_kind::vattention:
+      return std::make_unique<vattention_selector>(options, head_dim, seed);
     case selector_kind::lsh:
-      break;
+      return std::make_unique<lsh_selector>(options, head_dim, cpu::active_isa());
     case selector_kind::sketch:
       return std::make_unique<sketch_selector>(options, head_dim, seed, cpu::active_isa());
   }

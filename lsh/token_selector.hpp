@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -123,6 +124,12 @@ class query_selection {
   /// The selection. `helpers` share long work (null: all on this thread); the result does not
   /// depend on them.
   virtual selection choose(cpu::task_arena* helpers) = 0;
+
+  /// Whether grow may be called after choose.
+  virtual bool grows() const noexcept { return false; }
+  /// A superset of the last selection, with the same tiles: the probabilities of query head g grow
+  /// by factors[g] >= 1, as far as the selector's cap on rows allows. nullopt: nothing can grow.
+  virtual std::optional<selection> grow(std::span<const double> factors, cpu::task_arena* helpers);
 };
 
 /// Thread-safe: holds configuration and tables only.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 #include <string>
 
+#include "lsh/adaptive_budget.hpp"
+#include "runtime/packed_sums.hpp"
 #include "runtime/tile_rows.hpp"
 
 namespace kvtier {
@@ -43,6 +43,10 @@ std::size_t place_of(const std::vector<offloaded_range>& ranges, const extent& w
       [](const offloaded_range& range, std::uint64_t token) { return range.first_token < token; });
   const bool there = found != ranges.end() && found->what == &what;
   return there ? static_cast<std::size_t>(found - ranges.begin()) : ranges.size();
+}
+
+bool unbiased(const runtime::state& owner) {
+  return owner.options.selector.estimator == estimator_kind::ht;
 }
 
 /// Sorted by age, without repetitions.
@@ -125,7 +129,8 @@ status lane_sampling::run(const extent** lost) {
     return outcome;
   }
   const traced span(owner_, lane_, "finish");
-  for_each_job([this](job& work, cpu::task_arena* helpers) { pack(work, helpers); });
+  for_each_job([this](job& work, cpu::task_arena* helpers) { finish(work, helpers); });
+  count_rows();
   return status::ok;
 }
 
@@ -252,14 +257,15 @@ void lane_sampling::choose() {
   const traced span(owner_, lane_, "select");
   for_each_job([this](job& work, cpu::task_arena* helpers) {
     work.chosen = work.choosing->choose(helpers);
-    work.choosing.reset();
+    if (!work.choosing->grows()) {
+      work.choosing.reset();
+    }
     work.reading = std::make_unique<lsh::sampled_attention>(
         work.chosen, tiles_[work.member].heads[work.head], work.query, owner_.sizes.shape.element);
   });
   const bool scored = owner_.selector->reads_keys();
   for (const auto& work : jobs_) {
     sampled_load& load = loads_[work->member];
-    load.rows += work->chosen.rows.size() + work->chosen.tiles.size() * lsh::tile_tokens;
     load.keys_scored +=
         scored ? tiles_[work->member].heads[work->head].size() * lsh::tile_tokens : 0;
     for (const std::uint32_t position : work->chosen.tiles) {
@@ -296,16 +302,19 @@ status lane_sampling::read(const extent** lost) {
 
 void lane_sampling::read_host_rows() {
   const traced span(owner_, lane_, "attend rows");
-  for_each_job([this](job& work, cpu::task_arena* helpers) {
-    const auto& ranges = members_[work.member].plan->lanes[lane_].offloaded;
-    work.rows.reserve(work.chosen.rows.size());
-    for (const std::uint32_t row : work.chosen.rows) {
-      work.rows.push_back(host_row(owner_.sizes, owner_.memory,
-                                   *ranges[row / owner_.sizes.extent_tokens].what, work.head,
-                                   row % owner_.sizes.extent_tokens));
-    }
-    work.reading->read_rows(work.rows.data(), helpers);
-  });
+  for_each_job([this](job& work, cpu::task_arena* helpers) { read_rows(work, helpers); });
+}
+
+void lane_sampling::read_rows(job& work, cpu::task_arena* helpers) {
+  const auto& ranges = members_[work.member].plan->lanes[lane_].offloaded;
+  work.rows.clear();
+  work.rows.reserve(work.chosen.rows.size());
+  for (const std::uint32_t row : work.chosen.rows) {
+    work.rows.push_back(host_row(owner_.sizes, owner_.memory,
+                                 *ranges[row / owner_.sizes.extent_tokens].what, work.head,
+                                 row % owner_.sizes.extent_tokens));
+  }
+  work.reading->read_rows(work.rows.data(), helpers);
 }
 
 void lane_sampling::read_tiles_of(std::span<extent* const> ready) {
@@ -335,46 +344,56 @@ void lane_sampling::read_tiles_of(std::span<extent* const> ready) {
   });
 }
 
-/// Units of den = 1, so that products of weights stay within fp32 whatever the logits are.
-void lane_sampling::pack(job& work, cpu::task_arena* helpers) {
-  const std::size_t dim = owner_.sizes.shape.head_dim;
-  const std::vector<lsh::host_sums> sums = work.reading->finish(helpers);
+/// Reads on where epsilon asks for it; disk tiles stay as they are.
+void lane_sampling::finish(job& work, cpu::task_arena* helpers) {
+  std::vector<lsh::host_sums> sums = work.reading->finish(helpers);
+  for (int round = 0; round < lsh::growth_rounds && grow(work, sums, helpers); ++round) {
+    read_rows(work, helpers);
+    sums = work.reading->finish(helpers);
+  }
+  pack(work, sums);
+  work.choosing.reset();
+}
+
+bool lane_sampling::grow(job& work, std::span<const lsh::host_sums> sums,
+                         cpu::task_arena* helpers) {
+  if (work.choosing == nullptr || !work.choosing->grows()) {
+    return false;
+  }
+  std::vector<float> bounds;
   for (std::size_t g = 0; g < sums.size(); ++g) {
-    const lsh::host_sums& from = sums[g];
+    bounds.push_back(host_error_bound(sums[g], work.query.window_mass[g], unbiased(owner_)));
+  }
+  const double epsilon = owner_.options.selector.epsilon_ppm / 1e6;
+  const std::vector<double> factors = lsh::growth_factors(bounds, epsilon);
+  auto grown = factors.empty() ? std::nullopt : work.choosing->grow(factors, helpers);
+  if (!grown.has_value()) {
+    return false;
+  }
+  work.chosen = std::move(*grown);
+  return true;
+}
+
+void lane_sampling::count_rows() {
+  for (const auto& work : jobs_) {
+    loads_[work->member].rows +=
+        work->chosen.rows.size() + work->chosen.tiles.size() * lsh::tile_tokens;
+  }
+}
+
+void lane_sampling::pack(const job& work, std::span<const lsh::host_sums> sums) {
+  const std::size_t dim = owner_.sizes.shape.head_dim;
+  for (std::size_t g = 0; g < sums.size(); ++g) {
     const std::size_t row = work.first_row + g;
-    const auto scaled = [dim, row](float* to, std::span<const double> values, double factor) {
-      for (std::size_t d = 0; d < values.size(); ++d) {
-        to[row * dim + d] = static_cast<float>(values[d] * factor);
-      }
-    };
-    const bool usable = from.den > 0.0 && std::isfinite(from.den);
-    if (!usable) {
-      area_.sums.scale[row] = -std::numeric_limits<float>::infinity();
-      area_.sums.den[row] = 0.0f;
-      area_.scalars[row] = {.certifiable = 0};
-      continue;
-    }
-    const double unit = 1.0 / from.den, square = unit * unit;
-    area_.sums.scale[row] = static_cast<float>(from.reference + std::log(from.den));
-    area_.sums.den[row] = 1.0f;
-    scaled(area_.sums.num, from.num, unit);
-    if (!from.estimates) {
-      continue;
-    }
-    scaled(area_.correction, from.correction, unit);
-    scaled(area_.cross, from.cross, square);
     const bool coarse = !work.chosen.coarse.empty() && work.chosen.coarse[g] != 0;
-    area_.scalars[row] = {.correction_den = static_cast<float>(from.correction_den * unit),
-                          .spread = static_cast<float>(from.spread * square),
-                          .terms = static_cast<float>(
-                              from.spread2 > 0.0 ? from.spread * from.spread / from.spread2 : 0.0),
-                          .share = static_cast<float>(from.share * square),
-                          .frozen = static_cast<float>(from.frozen * square),
-                          .frozen_den = static_cast<float>(from.frozen_den * square),
-                          .carry = static_cast<float>(from.carry),
-                          .certifiable = from.exact                ? 2u
-                                         : from.audited && !coarse ? 1u
-                                                                   : 0u};
+    const bool estimates = area_.scalars != nullptr;
+    pack_sums(sums[g], coarse,
+              {.scale = area_.sums.scale + row,
+               .den = area_.sums.den + row,
+               .num = area_.sums.num + row * dim,
+               .scalars = estimates ? area_.scalars + row : nullptr,
+               .correction = estimates ? area_.correction + row * dim : nullptr,
+               .cross = estimates ? area_.cross + row * dim : nullptr});
   }
 }
 

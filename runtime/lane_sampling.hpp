@@ -58,11 +58,15 @@ class lane_sampling {
   void choose();
   status read(const extent** lost);
   void read_host_rows();
+  void count_rows();
   void read_tiles_of(std::span<extent* const> ready);
   std::vector<extent*> offloaded_to(tier where) const;
   std::vector<extent*> disk_extents() const;
   void see_extent(const extent& what);
-  void pack(job& work, cpu::task_arena* helpers);
+  void finish(job& work, cpu::task_arena* helpers);
+  void read_rows(job& work, cpu::task_arena* helpers);
+  bool grow(job& work, std::span<const lsh::host_sums> sums, cpu::task_arena* helpers);
+  void pack(const job& work, std::span<const lsh::host_sums> sums);
   template <class Body> void for_each_job(const Body& body);
   template <class Body> status take_reads(const extent** lost, const Body& body);
 

@@ -11,10 +11,13 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "cpu/isa.hpp"
 #include "tools/decoder/model_error.hpp"
+#include "tools/eval/eval_command.hpp"
+#include "tools/eval/eval_options.hpp"
 #include "tools/run/run_command.hpp"
 #include "tools/run/run_options.hpp"
 #include "tools/run/usage_error.hpp"
@@ -34,11 +37,10 @@ int complain(std::string_view command, std::string text, int code) {
   return code;
 }
 
-int run(const kvtier::run::run_options& options) {
-  constexpr std::string_view command = "kvtier run";
+/// Runs a subcommand; what it throws becomes a line and an exit status.
+template <class Body> int guarded(std::string_view command, const Body& body) {
   try {
-    const std::string isa(kvtier::cpu::to_string(kvtier::cpu::active_isa()));
-    return kvtier::run::run(options, {KVTIER_VERSION, isa});
+    return body();
   } catch (const kvtier::run::usage_error& error) {
     return complain(command, error.what(), exit_usage);
   } catch (const kvtier::decoder::model_error& error) {
@@ -48,6 +50,17 @@ int run(const kvtier::run::run_options& options) {
   } catch (const std::exception& error) {
     return complain(command, error.what(), exit_runtime_error);
   }
+}
+
+int run(const kvtier::run::run_options& options) {
+  return guarded("kvtier run", [&] {
+    const std::string isa(kvtier::cpu::to_string(kvtier::cpu::active_isa()));
+    return kvtier::run::run(options, {KVTIER_VERSION, isa});
+  });
+}
+
+int eval(const kvtier::eval::eval_options& options) {
+  return guarded("kvtier eval", [&] { return kvtier::eval::evaluate_all(options); });
 }
 
 /// OpenMP's idle workers spin for milliseconds after every matrix product, on CPUs that attention
@@ -76,17 +89,26 @@ int main(int argc, char** argv) {
       "run",
       "Answers a file of prompts with a model whose KV cache is spread over device, host and disk");
   kvtier::run::add_flags(*run_command, options);
+  kvtier::eval::eval_options eval_options;
+  auto* const eval_command = app.add_subcommand(
+      "eval", "Measures selectors on keys, values and queries against exact attention in float64");
+  kvtier::eval::add_flags(*eval_command, eval_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);  // --help and --version print and end
     }
-    const std::string command = run_command->parsed() ? "kvtier run" : "kvtier";
+    const std::string command = run_command->parsed()    ? "kvtier run"
+                                : eval_command->parsed() ? "kvtier eval"
+                                                         : "kvtier";
     return complain(command, fmt::format("{}; see {} --help", error.what(), command), exit_usage);
   }
+  if (eval_command->parsed()) {
+    return eval(eval_options);
+  }
   if (!run_command->parsed()) {
-    return complain("kvtier", "a subcommand is missing; there is: run; see kvtier --help",
+    return complain("kvtier", "a subcommand is missing; there are: run eval; see kvtier --help",
                     exit_usage);
   }
   return run(options);

@@ -10,6 +10,8 @@
 namespace kvtier::test {
 namespace {
 
+using eval::synthetic_kind;
+
 constexpr std::uint32_t head_dim = 128;
 constexpr std::uint32_t tokens = 16384;
 
@@ -76,13 +78,13 @@ void expect_unbiased(const sampled_head& head, std::uint32_t budget_ppm) {
 }
 
 TEST(sampler_statistics, horvitz_thompson_is_unbiased_over_seeds) {
-  expect_unbiased(sampled_head(make_synthetic_head(head_kind::gm, tokens, head_dim, 11), 2),
+  expect_unbiased(sampled_head(make_synthetic_head(synthetic_kind::gm, tokens, head_dim, 11), 2),
                   20'000);
 }
 
 TEST(sampler_statistics, horvitz_thompson_is_unbiased_with_whole_tiles) {
-  expect_unbiased(sampled_head(make_synthetic_head(head_kind::gm, tokens, head_dim, 12), 2, 128),
-                  50'000);
+  expect_unbiased(
+      sampled_head(make_synthetic_head(synthetic_kind::gm, tokens, head_dim, 12), 2, 128), 50'000);
 }
 
 struct kind_result {
@@ -95,7 +97,7 @@ struct kind_result {
   double rows_read = 0;              // share of the tokens
 };
 
-kind_result measure(head_kind kind) {
+kind_result measure(synthetic_kind kind) {
   constexpr int cases = 5;
   constexpr int seeds = 10;
   kind_result result;
@@ -142,9 +144,10 @@ TEST(sampler_statistics, shrink_beats_horvitz_thompson_at_two_percent) {
               "shrink", "ratio", "bound", "holds", "cert.", "holds", "ht bound", "holds");
   double certified = 0.0;
   double certified_covered = 0.0;
-  for (const head_kind kind :
-       {head_kind::g1, head_kind::g2, head_kind::g3, head_kind::g4, head_kind::gm, head_kind::flat,
-        head_kind::needle, head_kind::clust, head_kind::vk}) {
+  for (const synthetic_kind kind :
+       {synthetic_kind::g1, synthetic_kind::g2, synthetic_kind::g3, synthetic_kind::g4,
+        synthetic_kind::gm, synthetic_kind::flat, synthetic_kind::needle, synthetic_kind::clust,
+        synthetic_kind::vk}) {
     const kind_result r = measure(kind);
     const std::string name(to_string(kind));
     std::printf("%-7s %7.2f%% | %9.4f %9.4f %6.2f | %9.4f %6.3f %6.3f %6.3f | %9.4f %6.3f\n",
@@ -152,7 +155,7 @@ TEST(sampler_statistics, shrink_beats_horvitz_thompson_at_two_percent) {
                 r.bound[0], r.covered[0], r.certified[0], r.certified_covered[0], r.bound[1],
                 r.covered[1]);
     EXPECT_NEAR(r.rows_read, 0.02, 0.001) << name;
-    EXPECT_LE(r.error[0], (kind == head_kind::vk ? 1.05 : 0.5) * r.error[1]) << name;
+    EXPECT_LE(r.error[0], (kind == synthetic_kind::vk ? 1.05 : 0.5) * r.error[1]) << name;
     EXPECT_GE(r.covered[0], 0.8) << name;
     certified += r.certified_rows;
     certified_covered += r.certified_covered[0] * r.certified_rows;

@@ -104,7 +104,8 @@ std::vector<float> outputs_of(config options) {
 
 TEST(sampling, outputs_do_not_depend_on_delays_or_threads) {
   for (const std::string selector :
-       {"sketch:budget=0.1", "sketch:budget=0.03,estimator=ht", "topk:budget=0.1"}) {
+       {"sketch:budget=0.1", "sketch:budget=0.03,estimator=ht",
+        "sketch:budget=0.03,epsilon=0.1,cap=0.5", "topk:budget=0.1"}) {
     config plain = sampling_config(disk_64, selector, 0);
     config delayed = sampling_config(disk_64, selector, 99);
     config threaded = sampling_config(disk_64, selector, 0);
@@ -181,6 +182,25 @@ TEST(sampling, error_falls_with_the_budget_and_is_bounded) {
     EXPECT_GE(static_cast<double>(sum.certified), 0.9 * static_cast<double>(sum.rows)) << budget;
   }
   EXPECT_LT(last, 1e-4);
+}
+
+TEST(sampling, an_error_target_reads_on_as_far_as_its_cap) {
+  struct outcome {
+    double error, read;
+  };
+  const auto with = [](const std::string& options) {
+    const auto target = runtime::open(sampling_config(host_64, "sketch:budget=0.02" + options, 0));
+    test::toy_engine engine(*target, 4, 0.0);
+    const measured sum = measure(*target, engine);
+    const row_counters rows = target->stats().rows;
+    return outcome{sum.error_sum / static_cast<double>(sum.rows), rows.attended_fraction()};
+  };
+  const outcome loose = with(",epsilon=0.3,cap=1"), tight = with(",epsilon=0.03,cap=1");
+  const outcome capped = with(",epsilon=0.000001,cap=0.4");
+  EXPECT_GT(tight.read, 1.2 * loose.read);
+  EXPECT_LT(tight.error, loose.error);
+  EXPECT_LT(tight.error, 0.03);
+  EXPECT_NEAR(capped.read, 0.4, 0.06) << "no target can be met at one millionth";
 }
 
 TEST(sampling, rows_read_are_the_budget) {

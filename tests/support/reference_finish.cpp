@@ -76,11 +76,11 @@ finished_row reference_finish(const std::vector<double>& out, double lse, const 
     const vector x = combine(1, o0, -1, oh);
     e2 = std::pow(fh / den, 2) * (host.QX + host.QE * dot(x, x)) +
          std::pow(1 - row.beta + host.kx, 2) *
-             (std::max(bias2 - bias_variance, 0.0) + .25 * bias_variance) +
+             (std::max(bias2 - bias_variance, 0.0) + bias_variance / std::sqrt(host.nu)) +
          row.beta * row.beta * bias_variance;
   }
   const double n = row.n > 0 ? row.n : 3.0;
-  const double f = upper_f(1.645, 1 / (1 / 16.0 + 1 / n), 2 * n);
+  const double f = upper_f(1.645, 1 / (1 / host.nu + 1 / n), 2 * n);
   row.bound = std::sqrt(e2 * f / std::max(dot(row.o, row.o), 1e-300) + std::pow(.002, 2));
   return row;
 }

@@ -11,6 +11,8 @@
 namespace kvtier::test {
 namespace {
 
+using eval::synthetic_kind;
+
 constexpr std::uint32_t head_dim = 64;
 constexpr std::uint32_t tokens = 2048;
 
@@ -32,24 +34,27 @@ double deviation_of_logits(const synthetic_head& data, std::uint32_t head) {
 TEST(synthetic_heads, logits_have_the_deviation_of_their_kind) {
   const double of_gm[] = {1, 2, 3, 4};
   for (std::uint32_t head = 0; head < synthetic_head::heads; ++head) {
-    EXPECT_NEAR(deviation_of_logits(make_synthetic_head(head_kind::g3, tokens, head_dim, 1), head),
-                3.0, 0.1);
-    EXPECT_NEAR(deviation_of_logits(make_synthetic_head(head_kind::gm, tokens, head_dim, 1), head),
-                of_gm[head], 0.1);
     EXPECT_NEAR(
-        deviation_of_logits(make_synthetic_head(head_kind::flat, tokens, head_dim, 1), head), 0.3,
-        0.02);
+        deviation_of_logits(make_synthetic_head(synthetic_kind::g3, tokens, head_dim, 1), head),
+        3.0, 0.1);
+    EXPECT_NEAR(
+        deviation_of_logits(make_synthetic_head(synthetic_kind::gm, tokens, head_dim, 1), head),
+        of_gm[head], 0.1);
+    EXPECT_NEAR(
+        deviation_of_logits(make_synthetic_head(synthetic_kind::flat, tokens, head_dim, 1), head),
+        0.3, 0.02);
   }
 }
 
 TEST(synthetic_heads, are_seeded_and_exact_in_bf16) {
-  for (const head_kind kind : {head_kind::g1, head_kind::needle, head_kind::clust, head_kind::vk}) {
+  for (const synthetic_kind kind :
+       {synthetic_kind::g1, synthetic_kind::needle, synthetic_kind::clust, synthetic_kind::vk}) {
     const synthetic_head one = make_synthetic_head(kind, tokens, head_dim, 7);
     EXPECT_EQ(one.keys, make_synthetic_head(kind, tokens, head_dim, 7).keys);
     EXPECT_NE(one.keys, make_synthetic_head(kind, tokens, head_dim, 8).keys);
     EXPECT_EQ(one.keys.size(), std::size_t{tokens} * head_dim);
     EXPECT_EQ(one.window_values.size(),
-              std::size_t{synthetic_head::sinks + synthetic_head::recent} * head_dim);
+              std::size_t{eval::synthetic_sinks + eval::synthetic_recent} * head_dim);
     for (const float x : one.values) {
       ASSERT_EQ(x, float_from_bf16(bf16_from_float(x)));
     }
@@ -57,7 +62,7 @@ TEST(synthetic_heads, are_seeded_and_exact_in_bf16) {
 }
 
 TEST(synthetic_heads, needles_hold_most_of_the_mass) {
-  const synthetic_head data = make_synthetic_head(head_kind::needle, 16384, 128, 3);
+  const synthetic_head data = make_synthetic_head(synthetic_kind::needle, 16384, 128, 3);
   for (std::uint32_t head = 0; head < synthetic_head::heads; ++head) {
     std::vector<double> weights;
     double all = 0.0;
@@ -80,7 +85,7 @@ TEST(synthetic_heads, needles_hold_most_of_the_mass) {
 }
 
 TEST(synthetic_heads, attention_over_all_is_that_over_window_and_rest) {
-  const synthetic_head data = make_synthetic_head(head_kind::clust, tokens, head_dim, 5);
+  const synthetic_head data = make_synthetic_head(synthetic_kind::clust, tokens, head_dim, 5);
   for (std::uint32_t head = 0; head < synthetic_head::heads; ++head) {
     const attended_head window = attend_window(data, head);
     const attended_head all = attend_all(data, head);

@@ -1,0 +1,187 @@
+#include "tools/eval/eval_command.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+#include "tools/eval/data_source.hpp"
+#include "tools/eval/evaluation.hpp"
+#include "tools/eval/needle_report.hpp"
+#include "tools/eval/needle_suite.hpp"
+#include "tools/eval/report_page.hpp"
+#include "tools/eval/results_json.hpp"
+#include "tools/eval/results_table.hpp"
+
+namespace kvtier::eval {
+namespace {
+
+evaluation_setting setting_of(const eval_options& options) {
+  return {.window = {.sinks = options.sinks,
+                     .recent = options.recent,
+                     .mass_known = !options.no_window_mass},
+          .seeds = options.seeds,
+          .seed = options.seed,
+          .whole_share = options.disk,
+          .drive = !options.as_given,
+          .most_indexes = options.hash_seeds};
+}
+
+/// Cases of one name, in order of first appearance: "needle" alone holds several layers.
+std::vector<std::vector<head_case>> by_name(std::vector<head_case> cases) {
+  std::vector<std::vector<head_case>> groups;
+  std::map<std::string, std::size_t> places;
+  for (head_case& one : cases) {
+    const auto [place, is_new] = places.try_emplace(one.data, groups.size());
+    if (is_new) {
+      groups.emplace_back();
+    }
+    groups[place->second].push_back(std::move(one));
+  }
+  return groups;
+}
+
+/// Budgets that make a difference: none where selectors are taken as given.
+std::vector<double> budgets_of(const eval_options& options) {
+  return options.as_given ? std::vector<double>{0.0} : options.budgets;
+}
+
+cpu::task_arena_options threads_of(const eval_options& options) {
+  cpu::task_arena_options made;
+  made.threads = options.threads;
+  return made;
+}
+
+class judging {
+ public:
+  explicit judging(const eval_options& options)
+      : options_(options), setting_(setting_of(options)), arena_(threads_of(options)) {}
+
+  void judge(const std::vector<head_case>& cases, std::uint64_t tokens) {
+    const judged_data data(cases, setting_.window, arena_);
+    for (const std::string& text : options_.selectors) {
+      for (const double budget : budgets_of(options_)) {
+        if (!options_.quiet) {
+          fmt::print(stderr, "{}  {}  {:.3g}\n", data.name(), text, budget);
+        }
+        results_.push_back(evaluate(data, parse_selector(text), budget, setting_, arena_));
+        results_.back().asked = text;
+        results_.back().asked_tokens = tokens;
+      }
+    }
+  }
+
+  const std::vector<method_errors>& results() const noexcept { return results_; }
+
+ private:
+  const eval_options& options_;
+  const evaluation_setting setting_;
+  cpu::task_arena arena_;
+  std::vector<method_errors> results_;
+};
+
+void write_file(const std::string& path, const char* flag,
+                const std::function<void(std::ostream&)>& write) {
+  std::ofstream file(path);
+  if (file) {
+    write(file);
+    file.flush();
+  }
+  if (!file) {
+    throw std::runtime_error(
+        fmt::format("{} {}: cannot be written; give a path where there is "
+                    "room and leave to write",
+                    flag, path));
+  }
+}
+
+template <class Result>
+void write_files(const eval_options& options, const std::vector<Result>& results) {
+  if (!options.json.empty() && options.json != "-") {
+    write_file(options.json, "--json", [&](std::ostream& to) { write_json(results, to); });
+  }
+  if (!options.html.empty()) {
+    write_file(options.html, "--html", [&](std::ostream& to) { write_page(results, to); });
+  }
+}
+
+void report(const eval_options& options, const std::vector<method_errors>& results) {
+  if (options.json == "-") {
+    write_json(results, std::cout);
+  } else {
+    fmt::print("{}{}", results_table(results), results_over_data(results));
+    for (const method_errors& one : options.per_head ? results : std::vector<method_errors>()) {
+      fmt::print("{} {} at {:.3g}\n{}", one.data, one.selector, one.budget, heads_table(one));
+    }
+  }
+  write_files(options, results);
+}
+
+std::vector<std::uint64_t> tokens_of(const eval_options& options) {
+  return options.tokens.empty() ? default_tokens(options.needle) : options.tokens;
+}
+
+int ask_needles(const eval_options& options) {
+  const needle_options asked{.model = model_root(options.models) / "needle",
+                             .prose = needle_prose(options.models, options.text),
+                             .tokens = tokens_of(options),
+                             .selectors = options.selectors.empty()
+                                              ? std::vector<std::string>{"sketch:budget=0.02"}
+                                              : options.selectors,
+                             .depths = options.depths,
+                             .keys = options.keys,
+                             .most_one_key_tokens = options.one_key_tokens,
+                             .seed = options.seed,
+                             .threads = options.threads,
+                             .progress = [&](const std::string& text) {
+                               if (!options.quiet) {
+                                 fmt::print(stderr, "{}\n", text);
+                               }
+                             }};
+  const std::vector<needle_result> results = run_needles(asked);
+  if (options.json == "-") {
+    write_json(results, std::cout);
+  } else {
+    fmt::print("{}", needle_table(results));
+  }
+  write_files(options, results);
+  return 0;
+}
+
+}  // namespace
+
+int evaluate_all(const eval_options& options) {
+  if (options.needle) {
+    return ask_needles(options);
+  }
+  if (options.data.empty() || options.selectors.empty()) {
+    throw std::invalid_argument(
+        "--data and --selector are missing; give what to attend and how, such as --data "
+        "synthetic:g2 --selector sketch, or --needle");
+  }
+  judging judge(options);
+  for (const std::uint64_t tokens : tokens_of(options)) {
+    for (const std::string& item : options.data) {
+      const data_request request{.tokens = tokens,
+                                 .seed = options.seed,
+                                 .cases = options.cases,
+                                 .queries = options.queries,
+                                 .text = options.text,
+                                 .model_data = options.models,
+                                 .threads = options.threads};
+      for (const auto& group : by_name(load_cases(item, request))) {
+        judge.judge(group, tokens);
+      }
+    }
+  }
+  report(options, judge.results());
+  return 0;
+}
+
+}  // namespace kvtier::eval
