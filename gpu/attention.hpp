@@ -104,6 +104,7 @@ struct estimate_scalars {
   float frozen_den = 0.0f;      ///< QE / D0^2
   float carry = 0.0f;           ///< kx
   float directions = 16.0f;     ///< nu, over which the error spreads; positive
+  float hidden = 0.25f;         ///< cb: squared bias that noise may hide, in variances of the noise
   /// 0: not audited, or codes too coarse; 1: as far as the terms go; 2: nothing was left unread.
   std::uint32_t certifiable = 1;
 };

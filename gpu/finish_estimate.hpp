@@ -76,10 +76,8 @@ KVTIER_HOST_DEVICE inline row_report report_row(const estimate_scalars& host, Re
   if (host.certifiable == 2) {
     return row_report{};  // exact
   }
-  // |T|^2 of a correction that is nothing but noise has a relative deviation of sqrt(2 / nu): what
-  // a bias may hide in. .25 for the 16 directions that sampler.md takes, as there.
   const Real directions = Real(host.directions);
-  const Real hidden = Real(1) / std::sqrt(directions);
+  const Real hidden = Real(host.hidden);
   constexpr Real rounding = Real(.002);  // of a bf16 output
   Real error2;
   if (unbiased) {

@@ -204,6 +204,7 @@ void sampled_attention::state::correct(std::uint32_t head, const row_corrections
   sums.spread2 = all.spread2;
   sums.share = all.share;
   sums.directions = directions_of(directions);
+  sums.hidden = hidden_bias(sums.directions);
   if (shrinks()) {
     sums.frozen = all.frozen;
     sums.frozen_den = all.frozen_den;

@@ -25,6 +25,7 @@ struct host_sums {
   double frozen = 0.0, frozen_den = 0.0;  ///< QX, QE
   double carry = 0.0;                     ///< kx
   double directions = 16.0;               ///< nu: over which the error spreads
+  double hidden = 0.25;                   ///< cb: see hidden_bias
   bool audited = true;                    ///< the bound is a certificate as far as the reads go
   bool estimates = false;                 ///< false: den and num only, there is no error bound
   bool exact = false;                     ///< nothing was left unread: num and den are the truth

@@ -25,12 +25,18 @@ constexpr std::array known_kinds{
     named<selector_kind>{"oracle", selector_kind::oracle},
     named<selector_kind>{"quest", selector_kind::quest},
     named<selector_kind>{"vattention", selector_kind::vattention},
+    named<selector_kind>{"faiss", selector_kind::faiss},
     named<selector_kind>{"lsh", selector_kind::lsh},
     named<selector_kind>{"sketch", selector_kind::sketch},
 };
 constexpr std::array known_estimators{
     named<estimator_kind>{"shrink", estimator_kind::shrink},
     named<estimator_kind>{"ht", estimator_kind::ht},
+};
+constexpr std::array known_faiss_kinds{
+    named<faiss_kind>{"hnsw", faiss_kind::hnsw},
+    named<faiss_kind>{"ivf", faiss_kind::ivf},
+    named<faiss_kind>{"lsh", faiss_kind::lsh},
 };
 constexpr double ppm = 1e6;
 
@@ -123,8 +129,14 @@ constexpr std::uint32_t bit(selector_kind kind) { return 1U << static_cast<std::
 
 constexpr std::uint32_t with_budget = bit(selector_kind::topk) | bit(selector_kind::uniform) |
                                       bit(selector_kind::oracle) | bit(selector_kind::quest) |
-                                      bit(selector_kind::vattention) | bit(selector_kind::sketch);
+                                      bit(selector_kind::vattention) | bit(selector_kind::faiss) |
+                                      bit(selector_kind::sketch);
 constexpr std::uint32_t with_epsilon = bit(selector_kind::vattention) | bit(selector_kind::sketch);
+
+/// A number that only one FAISS index has; 0 is the one that goes without saying.
+std::string faiss_text(const selector_config& selector, faiss_kind owner, std::uint32_t number) {
+  return selector.faiss_index == owner && number != 0 ? std::to_string(number) : "";
+}
 
 /// One option: whose it is, how its text is read, and how it is written ("": it is off).
 struct option {
@@ -153,6 +165,48 @@ constexpr std::array options{
              }
            },
            [](const selector_config& selector) { return std::to_string(selector.page); }},
+    option{"index", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_index = value_of(known_faiss_kinds, text, "index", complain);
+           },
+           [](const selector_config& selector) {
+             return std::string(name_of(known_faiss_kinds, selector.faiss_index, "faiss_kind"));
+           }},
+    option{"m", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_m = parse_count("m", text, 2, 256, complain);
+           },
+           [](const selector_config& selector) {
+             return faiss_text(selector, faiss_kind::hnsw, selector.faiss_m);
+           }},
+    option{"ef", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_ef = parse_count("ef", text, 1, 65536, complain);
+           },
+           [](const selector_config& selector) {
+             return faiss_text(selector, faiss_kind::hnsw, selector.faiss_ef);
+           }},
+    option{"lists", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_lists = parse_count("lists", text, 1, 65536, complain);
+           },
+           [](const selector_config& selector) {
+             return faiss_text(selector, faiss_kind::ivf, selector.faiss_lists);
+           }},
+    option{"probes", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_probes = parse_count("probes", text, 1, 65536, complain);
+           },
+           [](const selector_config& selector) {
+             return faiss_text(selector, faiss_kind::ivf, selector.faiss_probes);
+           }},
+    option{"bits", bit(selector_kind::faiss),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.faiss_bits = parse_count("bits", text, 8, 1024, complain);
+           },
+           [](const selector_config& selector) {
+             return faiss_text(selector, faiss_kind::lsh, selector.faiss_bits);
+           }},
     option{"k", bit(selector_kind::lsh),
            [](std::string_view text, selector_config& selector, const complaint& complain) {
              selector.hash_bits = parse_count("k", text, 1, 16, complain);
@@ -254,6 +308,24 @@ void parse_options(std::string_view list, selector_config& selector, const compl
   }
 }
 
+/// The options of one FAISS index are not given for another.
+void check_faiss(const selector_config& selector, std::string_view list,
+                 const complaint& complain) {
+  constexpr std::array owners{
+      named<faiss_kind>{"m", faiss_kind::hnsw}, named<faiss_kind>{"ef", faiss_kind::hnsw},
+      named<faiss_kind>{"lists", faiss_kind::ivf}, named<faiss_kind>{"probes", faiss_kind::ivf},
+      named<faiss_kind>{"bits", faiss_kind::lsh}};
+  for (const auto& owner : owners) {
+    const bool given =
+        ("," + std::string(list)).find("," + std::string(owner.name) + "=") != std::string::npos;
+    if (selector.kind == selector_kind::faiss && given && owner.value != selector.faiss_index) {
+      const std::string index(name_of(known_faiss_kinds, owner.value, "faiss_kind"));
+      complain("\"" + std::string(owner.name) +
+               "\" has no effect here; it belongs to index=" + index);
+    }
+  }
+}
+
 /// An option that only does something beside another one.
 void check_together(const selector_config& selector, std::string_view list,
                     const complaint& complain) {
@@ -264,6 +336,7 @@ void check_together(const selector_config& selector, std::string_view list,
                "\" has no effect without epsilon; add epsilon=0.1 or so");
     }
   }
+  check_faiss(selector, list, complain);
 }
 
 }  // namespace

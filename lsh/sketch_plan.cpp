@@ -124,8 +124,8 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
     return plan;
   }
   if (options.epsilon_ppm > 0) {
-    plan.budget.rows =
-        std::max(plan.budget.rows, std::min(least_adaptive_rows, tile_tokens * scores.row_tiles));
+    const std::uint64_t cap = options.cap_ppm * tile_tokens * scores.row_tiles / million;
+    plan.budget.rows = std::max(plan.budget.rows, std::min(least_adaptive_rows, cap));
   }
   const auto& weights = selection_weights(options);
   const std::uint64_t rows = plan.budget.rows;

@@ -6,7 +6,7 @@
 namespace kvtier::lsh {
 namespace {
 
-constexpr double fewest = 4.0, most = 64.0;
+constexpr double fewest = 4.0, most = 24.0;
 constexpr std::size_t least_terms = 3;
 
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
@@ -54,5 +54,7 @@ double directions_of(std::span<const direction_term> terms) {
          : std::isnan(directions) ? usual_directions
                                   : fewest;
 }
+
+double hidden_bias(double directions) { return 1.5 / std::sqrt(directions); }
 
 }  // namespace kvtier::lsh

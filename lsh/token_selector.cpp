@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "cpu/isa.hpp"
+#include "lsh/faiss_selector.hpp"
 #include "lsh/lsh_selector.hpp"
 #include "lsh/oracle_selector.hpp"
 #include "lsh/quest_selector.hpp"
@@ -52,6 +53,8 @@ std::unique_ptr<token_selector> make_token_selector(const selector_config& optio
       return std::make_unique<quest_selector>(options, head_dim);
     case selector_kind::vattention:
       return std::make_unique<vattention_selector>(options, head_dim, seed);
+    case selector_kind::faiss:
+      return make_faiss_selector(options, head_dim);
     case selector_kind::lsh:
       return std::make_unique<lsh_selector>(options, head_dim, cpu::active_isa());
     case selector_kind::sketch:

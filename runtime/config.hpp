@@ -54,7 +54,7 @@ struct config {
   // Resources of the host process.
   std::uint32_t threads = 0;        ///< compute threads; 0 = affinity and cgroup quota
   std::vector<std::uint32_t> cpus;  ///< pin compute threads to these; empty = no pinning
-  std::uint64_t seed = 0;           ///< no effect yet: nothing is drawn
+  std::uint64_t seed = 0;           ///< of what selectors draw
   /// How the host device plays a GPU. `poison`, on by default, finds missing waits but writes every
   /// destination twice: turn it off where speed counts.
   gpu::host_device_options host_device;

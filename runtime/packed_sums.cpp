@@ -45,6 +45,7 @@ void pack_sums(const lsh::host_sums& sums, bool coarse, const packed_sums& to) {
                  .frozen_den = static_cast<float>(sums.frozen_den * square),
                  .carry = static_cast<float>(sums.carry),
                  .directions = static_cast<float>(sums.directions),
+                 .hidden = static_cast<float>(sums.hidden),
                  .certifiable = sums.exact                ? 2u
                                 : sums.audited && !coarse ? 1u
                                                           : 0u};

@@ -65,6 +65,7 @@ drawn_row draw_row(std::mt19937_64& random, std::uint32_t head_dim, double units
                   static_cast<float>(frozen_den),
                   0.0f,
                   std::uniform_real_distribution<float>(4.0f, 64.0f)(random),
+                  std::uniform_real_distribution<float>(0.1f, 1.0f)(random),
                   1};
   return made;
 }
@@ -74,8 +75,8 @@ void spoil_host(drawn_row& row, std::uint32_t certifiable) {
   for (std::vector<float>* values : {&row.num, &row.correction, &row.cross}) {
     std::fill(values->begin(), values->end(), garbage);
   }
-  row.scalars = {garbage, garbage, garbage, garbage,    garbage,
-                 garbage, garbage, garbage, certifiable};
+  row.scalars = {garbage, garbage, garbage, garbage, garbage,
+                 garbage, garbage, garbage, garbage, certifiable};
 }
 
 void spoil_device(drawn_row& row) {
@@ -167,6 +168,7 @@ finished_row answer(const estimate_case& what, std::uint32_t row) {
   sums.QE = scalars.frozen_den;
   sums.kx = scalars.carry;
   sums.nu = scalars.directions;
+  sums.cb = scalars.hidden;
   sums.N0 = row_of(what.num, row, what.head_dim);
   sums.C = row_of(what.correction, row, what.head_dim);
   sums.A = row_of(what.cross, row, what.head_dim);
@@ -258,7 +260,7 @@ estimate_case golden_estimates(const lsh::golden::context_set& set,
     made.scalars.push_back({times(from.Cd[g], unit), times(from.SX[g], unit * unit),
                             static_cast<float>(from.n[g]), times(from.SE[g], unit * unit),
                             times(from.QX[g], unit * unit), times(from.QE[g], unit * unit),
-                            times(from.kx[g], 1.0), 16.0f, from.audited[g] ? 1u : 0u});
+                            times(from.kx[g], 1.0), 16.0f, 0.25f, from.audited[g] ? 1u : 0u});
     for (std::size_t i = std::size_t{g} * set.D; i < (std::size_t{g} + 1) * set.D; ++i) {
       made.num.push_back(times(from.N0[i], unit));
       made.correction.push_back(times(from.C[i], unit));

@@ -13,14 +13,29 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(selector, every_text_survives_the_round_trip) {
-  for (const std::string text :
-       {"full", "none", "topk:budget=0.02", "topk:budget=1",
-        "sketch:budget=0.02,bits=2,estimator=shrink", "sketch:budget=0.000001,bits=1,estimator=ht",
-        "sketch:budget=0.999999,bits=2,estimator=ht", "sketch:budget=0.1,bits=1,estimator=shrink",
-        "sketch:budget=0.02,bits=2,estimator=shrink,epsilon=0.1,cap=0.25", "topp:mass=0.9",
-        "uniform:budget=0.02", "oracle:budget=0.5", "quest:budget=0.02,page=16",
-        "vattention:budget=0.02", "vattention:budget=0.02,epsilon=0.05,cap=0.25,delta=0.05",
-        "lsh:k=10,l=150", "lsh:k=8,l=75,shared=yes,query_aware=yes"}) {
+  for (const std::string text : {"full",
+                                 "none",
+                                 "topk:budget=0.02",
+                                 "topk:budget=1",
+                                 "sketch:budget=0.02,bits=2,estimator=shrink",
+                                 "sketch:budget=0.000001,bits=1,estimator=ht",
+                                 "sketch:budget=0.999999,bits=2,estimator=ht",
+                                 "sketch:budget=0.1,bits=1,estimator=shrink",
+                                 "sketch:budget=0.02,bits=2,estimator=shrink,epsilon=0.1,cap=0.25",
+                                 "topp:mass=0.9",
+                                 "uniform:budget=0.02",
+                                 "oracle:budget=0.5",
+                                 "quest:budget=0.02,page=16",
+                                 "vattention:budget=0.02",
+                                 "vattention:budget=0.02,epsilon=0.05,cap=0.25,delta=0.05",
+                                 "faiss:budget=0.02,index=hnsw,m=32",
+                                 "faiss:budget=0.1,index=hnsw,m=16,ef=200",
+                                 "faiss:budget=0.02,index=ivf,probes=16",
+                                 "faiss:budget=0.02,index=ivf,lists=64,probes=4",
+                                 "faiss:budget=0.02,index=lsh",
+                                 "faiss:budget=0.02,index=lsh,bits=512",
+                                 "lsh:k=10,l=150",
+                                 "lsh:k=8,l=75,shared=yes,query_aware=yes"}) {
     EXPECT_EQ(to_string(parse_selector(text)), text);
   }
 }
@@ -45,9 +60,9 @@ void expect_refusal(const std::string& text, const std::string& part, const std:
 }
 
 TEST(selector, unknown_kind_is_refused_with_the_text_and_the_known_ones) {
-  for (const std::string text : {"", "Full", "full ", "fullx", "faiss", ":budget=1"}) {
+  for (const std::string text : {"", "Full", "full ", "fullx", "annoy", ":budget=1"}) {
     expect_refusal(text, "the kind",
-                   "full none topk topp uniform oracle quest vattention lsh sketch");
+                   "full none topk topp uniform oracle quest vattention faiss lsh sketch");
   }
 }
 
@@ -63,6 +78,13 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("sketch:bits=", "\"\"", "1 nor 2");
   expect_refusal("sketch:cap=0.1", "\"cap\"", "epsilon=");
   expect_refusal("quest:page=17", "\"17\"", "8, 16, 32 or 64");
+  expect_refusal("faiss:index=flat", "\"flat\"", "hnsw ivf lsh");
+  expect_refusal("faiss:m=1", "\"1\"", "between 2 and 256");
+  expect_refusal("faiss:index=lsh,bits=2", "\"2\"", "between 8 and 1024");
+  expect_refusal("faiss:bits=64", "\"bits\"", "index=lsh");
+  expect_refusal("faiss:probes=4,index=lsh", "\"probes\"", "index=ivf");
+  expect_refusal("faiss:index=ivf,ef=64", "\"ef\"", "index=hnsw");
+  expect_refusal("faiss:k=64", "\"k\"", "budget index m ef lists probes bits");
   expect_refusal("lsh:k=17", "\"17\"", "between 1 and 16");
   expect_refusal("lsh:l=1", "\"1\"", "between 2 and 1024");
   expect_refusal("lsh:shared=1", "\"1\"", "yes nor no");
@@ -77,6 +99,9 @@ TEST(selector, bad_options_are_refused_with_their_place) {
 TEST(selector, value_outside_an_enumeration_is_refused) {
   selector_config selector;
   selector.kind = static_cast<selector_kind>(200);
+  EXPECT_THROW(to_string(selector), std::invalid_argument);
+  selector.kind = selector_kind::faiss;
+  selector.faiss_index = static_cast<faiss_kind>(200);
   EXPECT_THROW(to_string(selector), std::invalid_argument);
   selector.kind = selector_kind::sketch;
   selector.estimator = static_cast<estimator_kind>(200);

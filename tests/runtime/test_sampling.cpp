@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "lsh/token_selector.hpp"
 #include "tests/support/runtime_kit.hpp"
 #include "tests/support/toy_engine.hpp"
 
@@ -21,8 +22,9 @@ config sampling_config(const tiers_case& tiers, const std::string& selector,
                        std::uint64_t delay_seed) {
   config options = test::small_config(tiers.sizes, tiers.block_tokens, delay_seed);
   options.selector = parse_selector(selector);
-  if (options.selector.kind == selector_kind::sketch) {
-    options.host_memory += std::uint64_t{640} << 10;  // token indexes
+  const auto index = lsh::make_token_selector(options.selector, options.shape.head_dim, 0);
+  if (index != nullptr) {  // token indexes of every tile that the tiers hold
+    options.host_memory += std::uint64_t{270} * index->index_bytes();
   }
   options.seed = 77;
   return options;
@@ -85,6 +87,17 @@ INSTANTIATE_TEST_SUITE_P(selectors, whole_budget,
                                   selector.substr(0, selector.find(':')) + (ht ? "_ht" : "");
                          });
 
+// The baselines share all of the runtime; one kind of tiers is enough.
+INSTANTIATE_TEST_SUITE_P(baselines, whole_budget,
+                         testing::Combine(testing::Values(disk_64),
+                                          testing::Values("topp:mass=1", "uniform:budget=1",
+                                                          "oracle:budget=1", "quest:budget=1",
+                                                          "vattention:budget=1")),
+                         [](const auto& instance) {
+                           const std::string& selector = std::get<1>(instance.param);
+                           return selector.substr(0, selector.find(':'));
+                         });
+
 /// All outputs of a conversation, bit by bit.
 std::vector<float> outputs_of(config options) {
   const auto target = runtime::open(std::move(options));
@@ -102,29 +115,38 @@ std::vector<float> outputs_of(config options) {
   return all;
 }
 
+void expect_same(const std::vector<float>& first, config other, const std::string& selector) {
+  const std::vector<float> second = outputs_of(std::move(other));
+  ASSERT_EQ(second.size(), first.size());
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0) << selector;
+}
+
 TEST(sampling, outputs_do_not_depend_on_delays_or_threads) {
   for (const std::string selector :
-       {"sketch:budget=0.1", "sketch:budget=0.03,estimator=ht",
-        "sketch:budget=0.03,epsilon=0.1,cap=0.5", "topk:budget=0.1"}) {
-    config plain = sampling_config(disk_64, selector, 0);
-    config delayed = sampling_config(disk_64, selector, 99);
+       {"sketch:budget=0.1", "sketch:budget=0.03,estimator=ht", "topk:budget=0.1"}) {
+    const std::vector<float> first = outputs_of(sampling_config(disk_64, selector, 0));
+    ASSERT_FALSE(first.empty());
     config threaded = sampling_config(disk_64, selector, 0);
     threaded.threads = 3;
     config threads_io = sampling_config(disk_64, selector, 12);
     threads_io.io = "threads";
-    const std::vector<float> first = outputs_of(plain);
-    ASSERT_FALSE(first.empty());
-    for (config* other : {&delayed, &threaded, &threads_io}) {
-      const std::vector<float> second = outputs_of(std::move(*other));
-      ASSERT_EQ(second.size(), first.size());
-      EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0)
-          << selector;
-    }
+    expect_same(first, sampling_config(disk_64, selector, 99), selector);
+    expect_same(first, std::move(threaded), selector);
+    expect_same(first, std::move(threads_io), selector);
     config reseeded = sampling_config(disk_64, selector, 0);
     reseeded.seed = 78;
     if (selector[0] == 's') {
       EXPECT_NE(outputs_of(reseeded), first) << "the seed draws the sample";
     }
+  }
+}
+
+TEST(sampling, outputs_of_other_selectors_do_not_depend_on_them_either) {
+  for (const std::string selector : {"sketch:budget=0.03,epsilon=0.1,cap=0.3", "lsh:k=6,l=20"}) {
+    config hurried = sampling_config(disk_64, selector, 99);
+    hurried.threads = 3;
+    hurried.io = "threads";
+    expect_same(outputs_of(sampling_config(disk_64, selector, 0)), std::move(hurried), selector);
   }
 }
 
@@ -214,6 +236,33 @@ TEST(sampling, rows_read_are_the_budget) {
   const runtime_stats stats = target->stats();
   EXPECT_GT(stats.index_bytes, 0u);
   EXPECT_LE(stats.host.peak_bytes, stats.host.cap_bytes);
+}
+
+TEST(sampling, magic_pig_reads_what_collides_from_host_and_disk) {
+  const auto target = runtime::open(sampling_config(disk_64, "lsh:k=5,l=24", 0));
+  test::toy_engine engine(*target, 5, 0.0);
+  engine.check_every(0);
+  std::uint64_t finite = 0, rows = 0;
+  engine.observe([&](const test::toy_engine::output& one) {
+    if (one.position < 1024 || target->shape().kind(one.layer).sliding()) {
+      return;
+    }
+    for (std::size_t head = 0; head < target->shape().query_heads; ++head) {
+      ++rows;
+      finite += std::isfinite(one.o[head * target->shape().head_dim]) ? 1u : 0u;
+      EXPECT_EQ(one.reports[head].certified, 0u) << "it has no error bound";
+    }
+  });
+  test::toy_sequence sequence;
+  converse(*target, engine, sequence);
+  EXPECT_GT(rows, 0u);
+  EXPECT_EQ(finite, rows);
+  const row_counters read = sequence.handle.rows();
+  EXPECT_GT(read.loaded, 0u);
+  EXPECT_LT(read.loaded, read.offloaded);
+  EXPECT_EQ(read.keys_scored, 0u);
+  EXPECT_GT(target->stats().disk_read_bytes, 0u);
+  EXPECT_GT(target->stats().index_bytes, 0u);
 }
 
 TEST(sampling, top_k_counts_the_keys_it_scored_apart) {

@@ -76,7 +76,7 @@ finished_row reference_finish(const std::vector<double>& out, double lse, const 
     const vector x = combine(1, o0, -1, oh);
     e2 = std::pow(fh / den, 2) * (host.QX + host.QE * dot(x, x)) +
          std::pow(1 - row.beta + host.kx, 2) *
-             (std::max(bias2 - bias_variance, 0.0) + bias_variance / std::sqrt(host.nu)) +
+             (std::max(bias2 - bias_variance, 0.0) + host.cb * bias_variance) +
          row.beta * row.beta * bias_variance;
   }
   const double n = row.n > 0 ? row.n : 3.0;

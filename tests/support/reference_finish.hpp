@@ -1,6 +1,5 @@
 /// The merge of a sampled row in float64, by the formulas of `finish` in
-/// tests/golden/sampler/sampler_reference.py (one draw, no pool), with other numbers of directions
-/// than its 16: cb is 1 / sqrt(nu).
+/// tests/golden/sampler/sampler_reference.py (one draw, no pool).
 #pragma once
 
 #include <vector>
@@ -10,7 +9,7 @@ namespace kvtier::test {
 /// What the host returns for one query head, in units of exp(reference); sampler.md, 10.8.
 struct estimate_sums {
   double reference = 0.0;
-  double nu = 16.0;  ///< directions of the error; the reference sampler has 16
+  double nu = 16.0, cb = .25;  ///< the reference sampler's; the library measures them
   double D0 = 0.0, Cd = 0.0, SX = 0.0, SX2 = 0.0, SE = 0.0, QX = 0.0, QE = 0.0, kx = 0.0;
   std::vector<double> N0, C, A;  ///< [head_dim]
 };

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tools/decoder/model_error.hpp"
 #include "tools/eval/data_source.hpp"
 #include "tools/eval/evaluation.hpp"
 #include "tools/eval/needle_report.hpp"
@@ -31,6 +32,40 @@ evaluation_setting setting_of(const eval_options& options) {
           .whole_share = options.disk,
           .drive = !options.as_given,
           .most_indexes = options.hash_seeds};
+}
+
+/// A bad path fails at once, not after the work.
+void check_files(const eval_options& options) {
+  const bool json = !options.json.empty() && options.json != "-";
+  const bool html = !options.html.empty();
+  const auto check = [](const char* flag, const std::string& path) {
+    if (!std::ofstream(path, std::ios::app)) {
+      throw std::invalid_argument(
+          fmt::format("{}: cannot write '{}'; name a file in a directory that exists", flag, path));
+    }
+  };
+  if (json) {
+    check("--json", options.json);
+  }
+  if (html) {
+    check("--html", options.html);
+  }
+  std::error_code none;
+  if (json && html && std::filesystem::equivalent(options.json, options.html, none)) {
+    throw std::invalid_argument(
+        fmt::format("--html: '{}' is the file of --json too; name another", options.html));
+  }
+}
+
+/// As load_cases, whose complaints do not know the flag.
+std::vector<head_case> cases_of(const std::string& item, const data_request& request) {
+  try {
+    return load_cases(item, request);
+  } catch (const decoder::model_error& error) {
+    throw std::invalid_argument(fmt::format("--data {}: {}", item, error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("--data: {}", error.what()));
+  }
 }
 
 /// Cases of one name, in order of first appearance: "needle" alone holds several layers.
@@ -101,6 +136,12 @@ void write_file(const std::string& path, const char* flag,
   }
 }
 
+void finish_output() {
+  if (std::fflush(stdout) != 0 || !std::cout.flush()) {
+    throw std::runtime_error("the standard output cannot be written; check that there is room");
+  }
+}
+
 template <class Result>
 void write_files(const eval_options& options, const std::vector<Result>& results) {
   if (!options.json.empty() && options.json != "-") {
@@ -121,10 +162,22 @@ void report(const eval_options& options, const std::vector<method_errors>& resul
     }
   }
   write_files(options, results);
+  finish_output();
 }
 
 std::vector<std::uint64_t> tokens_of(const eval_options& options) {
   return options.tokens.empty() ? default_tokens(options.needle) : options.tokens;
+}
+
+/// As run_needles, whose complaints do not know the flag.
+std::vector<needle_result> results_of(const needle_options& asked) {
+  try {
+    return run_needles(asked);
+  } catch (const decoder::model_error& error) {
+    throw std::invalid_argument(fmt::format("--models: {}", error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("--needle: {}", error.what()));
+  }
 }
 
 int ask_needles(const eval_options& options) {
@@ -144,19 +197,26 @@ int ask_needles(const eval_options& options) {
                                  fmt::print(stderr, "{}\n", text);
                                }
                              }};
-  const std::vector<needle_result> results = run_needles(asked);
+  const std::vector<needle_result> results = results_of(asked);
   if (options.json == "-") {
     write_json(results, std::cout);
   } else {
     fmt::print("{}", needle_table(results));
   }
   write_files(options, results);
+  finish_output();
   return 0;
 }
 
 }  // namespace
 
 int evaluate_all(const eval_options& options) {
+  if (options.needle && !options.data.empty()) {
+    throw std::invalid_argument(
+        fmt::format("--data {}: --needle has texts of its own; leave out one of the two",
+                    options.data.front()));
+  }
+  check_files(options);
   if (options.needle) {
     return ask_needles(options);
   }
@@ -175,7 +235,7 @@ int evaluate_all(const eval_options& options) {
                                  .text = options.text,
                                  .model_data = options.models,
                                  .threads = options.threads};
-      for (const auto& group : by_name(load_cases(item, request))) {
+      for (const auto& group : by_name(cases_of(item, request))) {
         judge.judge(group, tokens);
       }
     }

@@ -1,6 +1,9 @@
 #include "tools/eval/eval_options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <limits>
 #include <stdexcept>
 
@@ -20,6 +23,30 @@ std::string selector_complaint(const std::string& text) {
   }
 }
 
+/// CLI11 lets "-1" wrap around to the largest number, and takes that for larger ones.
+std::string whole_number_complaint(const std::string& text) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const bool good = parsed.ec == std::errc() && parsed.ptr == end;
+  return good ? "" : fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX);
+}
+
+/// CLI11's ranges hold NaN.
+CLI::Validator share_from(double least) {
+  const auto check = [least](const std::string& text) {
+    double value = 0.0;
+    const char* const end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, value);
+    const bool good =
+        parsed.ec == std::errc() && parsed.ptr == end && value >= least && value <= 1.0;
+    return good ? std::string()
+                : fmt::format("'{}' is not a share from {} to 1; give one such as 0.02", text,
+                              least);
+  };
+  return {check, "", "share"};
+}
+
 void add_data_flags(CLI::App& command, eval_options& options) {
   auto* const data = command.add_option_group("Data");
   data->add_option("--data", options.data,
@@ -37,7 +64,7 @@ void add_data_flags(CLI::App& command, eval_options& options) {
   data->add_option("--cases", options.cases, "Instances of each synthetic kind, 4 query heads each")
       ->check(CLI::Range(1U, 4096U))
       ->capture_default_str();
-  data->add_option("--queries", options.queries, "Query positions of a model's text or a dump")
+  data->add_option("--queries", options.queries, "Query positions of a model's text")
       ->check(CLI::Range(1U, 65536U))
       ->capture_default_str();
   data->add_option("--models", options.models,
@@ -62,6 +89,7 @@ void add_needle_flags(CLI::App& command, eval_options& options) {
   needle
       ->add_option("--one-key-tokens", options.one_key_tokens,
                    "Longest text that is read with a single needle too, once per depth")
+      ->check(CLI::Validator(whole_number_complaint, "", "whole_number"))
       ->capture_default_str();
 }
 
@@ -80,7 +108,7 @@ void add_method_flags(CLI::App& command, eval_options& options) {
                    "driven there by their mass and their number of tables")
       ->type_name("LIST")
       ->delimiter(',')
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(share_from(1e-6))
       ->capture_default_str();
   methods->add_flag("--as-given", options.as_given, "Take selectors as they are; no budgets");
   methods->add_option("--seeds", options.seeds, "Draws per query")
@@ -92,6 +120,7 @@ void add_method_flags(CLI::App& command, eval_options& options) {
       ->check(CLI::Range(1U, most_u32))
       ->capture_default_str();
   methods->add_option("--seed", options.seed, "The first seed, of data and draws")
+      ->check(CLI::Validator(whole_number_complaint, "", "whole_number"))
       ->capture_default_str();
   methods->add_option("--sinks", options.sinks, "First tokens that are attended exactly")
       ->check(CLI::Range(0U, 1U << 20))
@@ -102,7 +131,7 @@ void add_method_flags(CLI::App& command, eval_options& options) {
   methods
       ->add_option("--disk", options.disk,
                    "Share of the offloaded tiles, the oldest, that is read as whole tiles")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(share_from(0.0))
       ->capture_default_str();
   methods->add_flag("--no-window-mass", options.no_window_mass,
                     "Do not tell selectors the mass of the exactly attended tokens");

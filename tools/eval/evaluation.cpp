@@ -6,24 +6,12 @@
 
 #include "tools/eval/driven_selector.hpp"
 #include "tools/eval/ideal_vattention.hpp"
+#include "tools/eval/mean_of.hpp"
 #include "tools/eval/method_run.hpp"
+#include "tools/eval/sample_overlap.hpp"
 
 namespace kvtier::eval {
 namespace {
-
-/// A mean that knows whether there was anything.
-class mean_of {
- public:
-  void add(double value) {
-    sum_ += value;
-    ++count_;
-  }
-  double value() const { return count_ > 0 ? sum_ / static_cast<double>(count_) : not_known; }
-
- private:
-  double sum_ = 0.0;
-  std::size_t count_ = 0;
-};
 
 /// What the draws of some heads come to.
 class head_sums {
@@ -220,6 +208,10 @@ method_errors evaluate(const judged_data& data, selector_config options, double 
   made.index_bytes_per_token = static_cast<double>(run.index_bytes()) / lsh::tile_tokens;
   made.build_us_per_token = run.build_seconds() * 1e6 / static_cast<double>(tokens);
   summarise(data, run, made);
+  const sample_overlap overlap = measure_overlap(data, run.records());
+  made.overlap = overlap.last;
+  made.overlap8 = overlap.recent;
+  made.new_tiles = overlap.new_tiles;
   judge_target(data, run, options.epsilon_ppm / 1e6, arena, made);
   return made;
 }

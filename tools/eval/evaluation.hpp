@@ -55,6 +55,9 @@ struct method_errors {
   double met = 0.0;  ///< share of the draws whose error is below epsilon; NaN without it
   double vattention_rows = 0.0;  ///< rows an idealised vAttention reads for epsilon; NaN without
   double rounds = 1.0;           ///< of reading, with epsilon
+  /// Of drifting queries, NaN otherwise: share of the rows and tiles of a draw that the step before
+  /// read too, or one of the eight steps before; and tiles per draw that none of the eight read.
+  double overlap = 0.0, overlap8 = 0.0, new_tiles = 0.0;
   double index_bytes_per_token = 0.0;  ///< and KV head
   double build_us_per_token = 0.0;
   std::uint32_t seeds = 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <stdexcept>
 
 #include "lsh/token_selector.hpp"
@@ -16,6 +17,16 @@ constexpr std::uint32_t tile_tokens = lsh::tile_tokens;
   throw std::invalid_argument("case \"" + data.data + "\": " + what);
 }
 
+void check_finite(const head_case& data, const char* what, std::span<const float> rows) {
+  const auto bad =
+      std::find_if(rows.begin(), rows.end(), [](float value) { return !std::isfinite(value); });
+  if (bad != rows.end()) {
+    const auto token = static_cast<std::size_t>(bad - rows.begin()) / data.head_dim;
+    refuse(data, std::string("the ") + what + " of token " + std::to_string(token) + " holds " +
+                     std::to_string(*bad) + "; only finite numbers can be judged");
+  }
+}
+
 void check(const head_case& data) {
   if (data.head_dim != 64 && data.head_dim != 128 && data.head_dim != 256) {
     refuse(data, "head_dim " + std::to_string(data.head_dim) + " is not 64, 128 or 256");
@@ -26,6 +37,8 @@ void check(const head_case& data) {
   if (data.keys.size() != data.values.size() || data.keys.size() % data.head_dim != 0) {
     refuse(data, "keys and values are not [tokens][head_dim] of the same tokens");
   }
+  check_finite(data, "key", data.keys);
+  check_finite(data, "value", data.values);
   if (data.queries.empty()) {
     refuse(data, "it has no query");
   }
@@ -36,6 +49,11 @@ void check(const head_case& data) {
     if (query.context > data.tokens()) {
       refuse(data, "a query's context of " + std::to_string(query.context) +
                        " tokens is longer than the data's " + std::to_string(data.tokens()));
+    }
+    if (!std::all_of(query.values.begin(), query.values.end(),
+                     [](float value) { return std::isfinite(value); })) {
+      refuse(data, "the query of step " + std::to_string(query.step) +
+                       " is not finite; only finite numbers can be judged");
     }
   }
 }
@@ -101,11 +119,12 @@ stored_case::stored_case(const head_case& data, const exact_window& window)
   check(data);
   for (const head_query& query : data.queries) {
     longest_ = std::max(longest_, query.context);
-  }
-  if (tiles() == 0) {
-    refuse(data, std::to_string(longest_) + " tokens leave no tile of 64 beside " +
-                     std::to_string(window.sinks) + " first and " + std::to_string(window.recent) +
-                     " last ones; give more tokens");
+    if (tiles_of(query.context) == 0) {
+      refuse(data, "a query's context of " + std::to_string(query.context) +
+                       " tokens leaves no tile of 64 beside " + std::to_string(window.sinks) +
+                       " first and " + std::to_string(window.recent) +
+                       " last ones; give more tokens");
+    }
   }
   const std::size_t half = data.head_dim * element_bytes(data.element);
   row_bytes_ = 2 * half;

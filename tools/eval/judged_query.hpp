@@ -28,7 +28,8 @@ struct attended_head {
 class stored_case {
  public:
   /// `data` must outlive it. Throws std::invalid_argument if head_dim, heads or sizes are not what
-  /// head_case says, or if no query's context leaves a tile of 64 tokens outside the window.
+  /// head_case says, if a number is not finite, or if a query's context leaves no tile of 64 tokens
+  /// outside the window.
   stored_case(const head_case& data, const exact_window& window);
 
   const head_case& data() const noexcept { return data_; }

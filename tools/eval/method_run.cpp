@@ -15,6 +15,16 @@ bool draws(selector_kind kind) noexcept {
 
 bool draws_index(selector_kind kind) noexcept { return kind == selector_kind::lsh; }
 
+bool are_successive(const head_case& data) noexcept {
+  for (std::size_t q = 1; q < data.queries.size(); ++q) {
+    if (data.queries[q].context != data.queries[0].context ||
+        data.queries[q].step != data.queries[q - 1].step + 1) {
+      return false;
+    }
+  }
+  return data.queries.size() > 1;
+}
+
 method_run::method_run(const judged_data& data, const selector_config& options,
                        const evaluation_setting& setting, cpu::task_arena& arena)
     : data_(data), options_(options), setting_(setting), arena_(arena) {
@@ -61,10 +71,12 @@ void method_run::answer_seeds(std::uint32_t first, std::uint32_t count) {
   arena_.parallel_for(places.size(), [&](std::size_t place) {
     const auto [i, q] = places[place];
     const judged_query& judged = data_.cases()[i].queries[q];
+    const bool keep = are_successive(data_.cases()[i].stored->data());
     for (std::uint32_t seed = first; seed < first + count; ++seed) {
       const auto other = seed == first ? nullptr : selector(seed);
       records_[i][q].add(
-          answer(*indexed[i], judged, other != nullptr ? *other : *indexer, options_), judged);
+          answer(*indexed[i], judged, other != nullptr ? *other : *indexer, options_), judged,
+          keep);
     }
   });
 }

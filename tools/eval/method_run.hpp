@@ -19,6 +19,9 @@ bool draws(selector_kind kind) noexcept;
 /// another index.
 bool draws_index(selector_kind kind) noexcept;
 
+/// Whether the queries are of successive steps over the same tokens (drifting queries).
+bool are_successive(const head_case& data) noexcept;
+
 class method_run {
  public:
   /// The arguments must outlive it.

@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
 constexpr std::size_t digits = 5;
 constexpr std::uint32_t prefill_chunk = 512;
+constexpr std::uint64_t device_tokens = 512;
 
 /// A question about a text.
 struct asked_needle {
@@ -88,10 +89,11 @@ class needle_reader {
     flags.kv_dtype = options.kv_dtype;
     flags.seed = options.seed;
     config settings = run::make_config(flags, model.config(), {});
-    const std::uint64_t kv = tokens * settings.shape.layers * settings.shape.token_bytes();
-    // Hardly more than is exact stays on the device; the host has room for all, indexes included.
-    settings.device_memory = kv / 32 + 3 * mebi;
-    settings.host_memory = kv + kv / 2 + 64 * mebi;
+    const std::uint64_t token_bytes = settings.shape.layers * settings.shape.token_bytes();
+    // Whatever the length, the device holds hardly more than what is exact and the ring; the host
+    // has room for all, indexes included.
+    settings.device_memory = device_tokens * token_bytes;
+    settings.host_memory = (tokens + tokens / 2) * token_bytes + 64 * mebi;
     settings.log = [this](log_level level, std::string_view text) {
       if (level == log_level::error) {
         last_error_ = text;
@@ -302,13 +304,18 @@ std::vector<needle_result> run_needles(const needle_options& options) {
   std::vector<needle_result> results;
   for (const std::uint64_t tokens : options.tokens) {
     for (const std::string& selector : options.selectors) {
+      const auto tell = [&](const char* what) {
+        if (options.progress) {
+          options.progress(fmt::format("{} tokens, {}: {}", tokens, selector, what));
+        }
+      };
       const bool one_too = tokens <= options.most_one_key_tokens;
       // With one needle three contexts live at a time: the base, a text off it, a question.
       needle_reader reader(options, *model, selector, (one_too ? 3 : 2) * tokens);
-      options.progress(fmt::format("{} tokens, {}: many needles", tokens, selector));
+      tell("many needles");
       append(results, ask_many(options, reader, tokens, selector));
       if (one_too) {
-        options.progress(fmt::format("{} tokens, {}: one needle", tokens, selector));
+        tell("one needle");
         append(results, ask_one(options, reader, tokens, selector));
       }
     }

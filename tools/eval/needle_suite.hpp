@@ -21,7 +21,7 @@ struct needle_options {
   std::uint64_t seed = 0;
   std::uint32_t threads = 0;
   std::string kv_dtype = "bf16";
-  /// What is going on, for people.
+  /// What is going on, for people; may be empty.
   std::function<void(const std::string&)> progress;
 };
 

@@ -21,7 +21,7 @@ double distance(const std::vector<Value>& from, double factor, const std::vector
 
 }  // namespace
 
-void query_record::add(const sampled_answer& given, const judged_query& judged) {
+void query_record::add(const sampled_answer& given, const judged_query& judged, bool keep) {
   draw_outcome made;
   sums_.resize(given.o.size());
   for (std::size_t head = 0; head < given.o.size(); ++head) {
@@ -39,6 +39,10 @@ void query_record::add(const sampled_answer& given, const judged_query& judged) 
       static_cast<double>(given.rows_read()) / static_cast<double>(judged.tiles * lsh::tile_tokens);
   made.disk_tiles = static_cast<double>(given.tiles.size());
   made.rounds = given.rounds;
+  if (keep) {
+    made.rows = given.rows;
+    made.tiles = given.tiles;
+  }
   draws_.push_back(std::move(made));
 }
 

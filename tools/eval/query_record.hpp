@@ -1,6 +1,7 @@
 /// What the draws of one query gave.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -24,11 +25,14 @@ struct draw_outcome {
   double rows_fraction = 0.0;  ///< of the offloaded tokens
   double disk_tiles = 0.0;
   double rounds = 1.0;
+  /// What was read, ascending, where the next query follows on this one; empty otherwise.
+  std::vector<std::uint32_t> rows, tiles;
 };
 
 class query_record {
  public:
-  void add(const sampled_answer& given, const judged_query& judged);
+  /// `keep`: whether to remember what was read.
+  void add(const sampled_answer& given, const judged_query& judged, bool keep);
 
   const std::vector<draw_outcome>& draws() const noexcept { return draws_; }
   /// [heads] |mean of o^ - o| / |o|; before any draw empty.

@@ -49,6 +49,21 @@ std::string target_lines(std::span<const method_errors> results) {
                                    rows / ideal);
 }
 
+/// How much successive draws have in common; empty without drifting queries.
+std::string overlap_lines(std::span<const method_errors> results) {
+  std::string text;
+  for (const method_errors& one : results) {
+    if (!std::isnan(one.overlap)) {
+      text += fmt::format(
+          "{}  {}: {} of what is read was read one step before, {} within eight; of {:.3g} disk "
+          "tiles per step {:.3g} are new\n",
+          one.data, one.selector, percent(one.overlap), percent(one.overlap8), one.disk_tiles,
+          one.new_tiles);
+    }
+  }
+  return text;
+}
+
 /// Results that belong to one line of the summary.
 struct summary_line {
   const method_errors* first;
@@ -83,7 +98,7 @@ std::string results_table(std::span<const method_errors> results) {
         percent(one.top1_missed), figure(one.index_bytes_per_token),
         figure(one.build_us_per_token));
   }
-  return text + target_lines(results);
+  return text + target_lines(results) + overlap_lines(results);
 }
 
 std::string results_over_data(std::span<const method_errors> results) {
