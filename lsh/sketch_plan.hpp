@@ -51,8 +51,8 @@ sketch_plan plan_rows(const score_summary& scores, const std::int16_t* window_ma
                       const selector_config& options, std::uint64_t calibration_tiles,
                       const limit_sum& sum);
 
-/// Rows at which reading starts where epsilon decides how far it goes, unless the cap is below: with
-/// fewer, too few terms carry the bound (sampler.md, section 5).
+/// Rows at which reading starts where epsilon decides how far it goes, unless the cap is below:
+/// with fewer, too few terms carry the bound (sampler.md, section 5).
 inline constexpr std::uint64_t least_adaptive_rows = 256;
 
 /// Raises head g's probabilities by factors[g] >= 1, rounded up to 32nds of an octave, but all

@@ -23,10 +23,11 @@ std::vector<float> mean_of_keys(std::span<const float> keys, std::uint32_t head_
       sums[d] += double{keys[row + d]};
     }
   }
-  const double tokens = static_cast<double>(keys.size() / head_dim);
+  const std::size_t tokens = keys.size() / head_dim;
   std::vector<float> mean;
+  mean.reserve(head_dim);
   for (const double sum : sums) {
-    mean.push_back(static_cast<float>(sum / tokens));
+    mean.push_back(static_cast<float>(sum / static_cast<double>(tokens)));
   }
   return mean;
 }

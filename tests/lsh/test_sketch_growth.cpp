@@ -36,12 +36,12 @@ TEST(growth_factors, ask_for_what_each_head_lacks) {
   const std::vector<double> factors = growth_factors(bounds, .05f);
   ASSERT_EQ(factors.size(), bounds.size());
   EXPECT_EQ(factors[0], 1.0) << "this head is there";
-  EXPECT_EQ(factors[1], 1.3) << "at least this step";
+  EXPECT_EQ(factors[1], 1.1) << "at least this step";
   EXPECT_EQ(factors[2], 4.0) << "at most this step";
   EXPECT_EQ(factors[3], 4.0);
   EXPECT_EQ(factors[4], 4.0) << "an unknown bound is no good one";
   EXPECT_EQ(factors[5], 4.0);
-  EXPECT_NEAR(factors[6], 1.1 * 1.6 * 1.6, 1e-5) << "errors fall like the root of the rows";
+  EXPECT_NEAR(factors[6], .9 * 1.6 * 1.6, 1e-5) << "errors fall like the root of the rows";
 }
 
 TEST(sketch_growth, keeps_what_was_read_and_grows_by_the_factor) {

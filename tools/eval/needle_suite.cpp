@@ -81,8 +81,7 @@ enum class asking { full, dense, sparse };
 class needle_reader {
  public:
   needle_reader(const needle_options& options, decoder::model& model, const std::string& selector,
-                std::uint64_t tokens)
-      : model_(model) {
+                std::uint64_t tokens) {
     run::run_options flags;
     flags.selector = selector;
     flags.threads = options.threads;
@@ -184,7 +183,6 @@ class needle_reader {
     return outcome.next.front();
   }
 
-  decoder::model& model_;
   std::string last_error_;
   std::unique_ptr<runtime> target_;
   std::unique_ptr<run::runtime_engine> engine_;

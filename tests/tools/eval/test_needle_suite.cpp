@@ -83,30 +83,31 @@ TEST(needle_suite, full_attention_and_a_good_sample_answer_right) {
 
 /// The facts of such a text are off the device: who does not read them cannot tell.
 TEST(needle_suite, what_is_not_read_is_not_answered) {
-  needle_options options = short_text(1024, {"uniform:budget=0.000001", "topk:budget=0.2"});
+  needle_options options = short_text(700, {"uniform:budget=0.000001", "topk:budget=0.3"});
   options.kv_dtype = "fp32";
   const std::vector<needle_result> results = run_needles(options);
   EXPECT_THAT(names_of(results),
-              ElementsAre("1024 many dense full", "1024 many dense uniform:budget=0.000001",
-                          "1024 many sparse uniform:budget=0.000001", "1024 many dense full",
-                          "1024 many dense topk:budget=0.2", "1024 many sparse topk:budget=0.2"));
+              ElementsAre("700 many dense full", "700 many dense uniform:budget=0.000001",
+                          "700 many sparse uniform:budget=0.000001", "700 many dense full",
+                          "700 many dense topk:budget=0.3", "700 many sparse topk:budget=0.3"));
   for (const std::size_t exact : {0U, 3U}) {
     EXPECT_EQ(results[exact].right, 3u);
     EXPECT_EQ(results[exact].rows_fraction, 1.0);
   }
   for (const std::size_t blind : {1U, 2U}) {
-    EXPECT_EQ(results[blind].right, 0u) << results[blind].question;
+    EXPECT_LE(results[blind].right, 1u) << "the last fact may be among the recent tokens";
     EXPECT_LT(results[blind].rows_fraction, .01);
   }
   for (const std::size_t seeing : {4U, 5U}) {
     EXPECT_EQ(results[seeing].right, 3u) << results[seeing].question;
-    EXPECT_LT(results[seeing].rows_fraction, .25);
+    EXPECT_LT(results[seeing].rows_fraction, .35);
   }
 }
 
 TEST(needle_suite, depends_on_the_seed_only) {
-  needle_options options = short_text(700, {"sketch:budget=0.05"});
-  options.tokens.push_back(800);
+  needle_options options = short_text(500, {"sketch:budget=0.05"});
+  options.tokens.push_back(600);
+  options.keys = 2;
   const auto rows = [&](std::uint64_t seed, std::uint32_t threads) {
     options.seed = seed;
     options.threads = threads;

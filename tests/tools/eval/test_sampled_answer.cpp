@@ -265,7 +265,7 @@ void expect_reference_merge(const asked_case& asked) {
   const auto tiles = asked.indexed().tiles(asked.judged().tiles);
   const lsh::selection chosen = asked.selector().begin(tiles, query)->choose(nullptr);
   const auto wanted = test::reference_estimate(chosen, tiles, query, rows_of(data, asked.stored()));
-  // Only the number of directions is the library's.
+  // Only what it measures of directions is the library's.
   lsh::sampled_attention attention(chosen, tiles, query, data.element);
   std::vector<const std::byte*> rows;
   for (const std::uint32_t row : chosen.rows) {
@@ -288,6 +288,7 @@ void expect_reference_merge(const asked_case& asked) {
   for (std::size_t head = 0; head < data.heads; ++head) {
     test::estimate_sums host = wanted[head].sums;
     host.nu = sums[head].directions;
+    host.cb = sums[head].hidden;
     const attended_head& window = asked.judged().window[head];
     const test::finished_row want = test::reference_finish(
         window.o, window.lse, host, asked.options().estimator == estimator_kind::ht);
