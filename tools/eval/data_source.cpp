@@ -93,7 +93,7 @@ std::filesystem::path model_folder(std::string_view item, const std::string& nam
   std::filesystem::path folder = root / name;
   if (!std::filesystem::exists(folder / "config.json")) {
     refuse(item, "there is no model in " + folder.string() + "; give the folder that holds " +
-                     name + "/ with --model-data (tests/data of kvtier's sources)");
+                     name + "/ with --models (tests/data of kvtier's sources)");
   }
   return folder;
 }

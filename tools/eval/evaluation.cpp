@@ -23,7 +23,8 @@ class head_sums {
     if (std::isnan(one.bound)) {
       return;
     }
-    const double held = one.error <= one.bound ? 1.0 : 0.0;
+    constexpr double rounding = 1e-5;  // of fp32 sums: a bound of 0 says that all was read
+    const double held = one.error <= one.bound + rounding ? 1.0 : 0.0;
     bound_.add(one.bound);
     coverage_.add(held);
     if (one.certified) {
@@ -171,6 +172,9 @@ std::uint64_t judged_data::tokens() const noexcept {
 
 method_errors evaluate(const judged_data& data, selector_config options, double budget,
                        const evaluation_setting& setting, cpu::task_arena& arena) {
+  if (setting.seeds == 0 || setting.most_indexes == 0) {
+    throw std::invalid_argument("eval: 0 seeds draw nothing; give at least 1");
+  }
   if (options.kind == selector_kind::full || options.kind == selector_kind::none) {
     throw std::invalid_argument("eval: selector " + to_string(options) +
                                 " chooses nothing; give one that does");

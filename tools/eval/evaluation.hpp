@@ -27,7 +27,7 @@ struct evaluation_setting {
 
 /// Errors of one query head, |o^ - o| / |o|, over queries and seeds.
 struct head_errors {
-  std::string name;  ///< "kv0/h2"
+  std::string name;  ///< "0/kv0/h2": of the case with that number
   double mean_error = 0.0;
   double mean_bound = 0.0;  ///< NaN: there is none
   double coverage = 0.0;    ///< share of the draws whose error is below its bound; NaN

@@ -36,7 +36,7 @@ method_run::method_run(const judged_data& data, const selector_config& options,
 std::unique_ptr<lsh::token_selector> method_run::selector(std::uint32_t seed) const {
   selector_config options = options_;
   if (draws_index(options.kind)) {
-    options.rotation_seed += seed;
+    options.rotation_seed += static_cast<std::uint32_t>(setting_.seed) + seed;
   }
   const std::uint32_t head_dim = data_.cases().front().stored->data().head_dim;
   return lsh::make_token_selector(options, head_dim, setting_.seed + seed);

@@ -24,6 +24,8 @@ nlohmann::ordered_json to_json(const method_errors& one) {
   nlohmann::ordered_json made = {
       {"data", one.data},
       {"tokens", one.tokens},
+      {"asked", one.asked},
+      {"asked_tokens", one.asked_tokens},
       {"selector", one.selector},
       {"budget", number(one.budget)},
       {"rows_fraction", number(one.rows_fraction)},

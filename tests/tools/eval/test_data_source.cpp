@@ -111,10 +111,10 @@ TEST(data_source, finds_models_where_it_is_told) {
   const test::temporary_folder folder;
   data_request request = small();
   request.model_data = folder.path();
-  expect_refusal("trained", request, {folder.path().c_str(), "--model-data"});
+  expect_refusal("trained", request, {folder.path().c_str(), "--models"});
   std::filesystem::create_directory_symlink(root / "data/trained", folder.path() / "trained");
   EXPECT_EQ(load_cases("trained", request).size(), 2u);
-  expect_refusal("needle:layer1", request, {"needle", "--model-data"});
+  expect_refusal("needle:layer1", request, {"needle", "--models"});
   request.text = folder.path() / "none.txt";
   expect_refusal("trained", request, {"none.txt", "--text"});
   request.text = folder.path();

@@ -28,22 +28,23 @@ needle_options short_text(std::uint64_t tokens, const std::vector<std::string>& 
   made.prose = needle_prose({}, {});
   made.tokens = {tokens};
   made.selectors = selectors;
-  made.depths = 3;
-  made.keys = 3;
+  made.depths = 2;
+  made.keys = 2;
   made.seed = 5;
+  made.threads = 1;  // OpenMP's idle workers spin: far slower where CPUs are busy
   return made;
 }
 
 void expect_well_formed(const needle_result& one) {
-  EXPECT_EQ(one.asked, 3u);
+  EXPECT_EQ(one.asked, 2u);
   EXPECT_LE(one.right, one.asked);
-  EXPECT_EQ(one.score(), one.right / 3.0);
+  EXPECT_EQ(one.score(), one.right / 2.0);
   EXPECT_GT(one.rows_fraction, 0.0);
   EXPECT_LE(one.rows_fraction, 1.0);
-  ASSERT_EQ(one.cells.size(), 3u);
+  ASSERT_EQ(one.cells.size(), 2u);
   std::uint32_t asked = 0, right = 0;
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_DOUBLE_EQ(one.cells[i].depth, (static_cast<double>(i) + .5) / 3);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_DOUBLE_EQ(one.cells[i].depth, (static_cast<double>(i) + .5) / 2);
     EXPECT_LE(one.cells[i].right, one.cells[i].asked);
     asked += one.cells[i].asked;
     right += one.cells[i].right;
@@ -54,6 +55,7 @@ void expect_well_formed(const needle_result& one) {
 
 std::vector<std::string> names_of(const std::vector<needle_result>& results) {
   std::vector<std::string> names;
+  names.reserve(results.size());
   for (const needle_result& one : results) {
     names.push_back(std::to_string(one.tokens) + " " + one.keys + " " + one.question + " " +
                     one.selector);
@@ -74,7 +76,7 @@ TEST(needle_suite, full_attention_and_a_good_sample_answer_right) {
   for (const needle_result& one : results) {
     SCOPED_TRACE(one.keys + " " + one.question + " " + one.selector);
     expect_well_formed(one);
-    EXPECT_EQ(one.right, 3u);
+    EXPECT_EQ(one.right, 2u);
     EXPECT_NEAR(one.rows_fraction, one.selector == "full" ? 1.0 : .1, .03);
   }
   EXPECT_THAT(told, ElementsAre("2048 tokens, sketch:budget=0.1: many needles",
@@ -83,31 +85,25 @@ TEST(needle_suite, full_attention_and_a_good_sample_answer_right) {
 
 /// The facts of such a text are off the device: who does not read them cannot tell.
 TEST(needle_suite, what_is_not_read_is_not_answered) {
-  needle_options options = short_text(700, {"uniform:budget=0.000001", "topk:budget=0.3"});
+  needle_options options = short_text(700, {"uniform:budget=0.000001"});
+  options.keys = 3;
   options.kv_dtype = "fp32";
   const std::vector<needle_result> results = run_needles(options);
   EXPECT_THAT(names_of(results),
               ElementsAre("700 many dense full", "700 many dense uniform:budget=0.000001",
-                          "700 many sparse uniform:budget=0.000001", "700 many dense full",
-                          "700 many dense topk:budget=0.3", "700 many sparse topk:budget=0.3"));
-  for (const std::size_t exact : {0U, 3U}) {
-    EXPECT_EQ(results[exact].right, 3u);
-    EXPECT_EQ(results[exact].rows_fraction, 1.0);
-  }
+                          "700 many sparse uniform:budget=0.000001"));
+  EXPECT_EQ(results[0].right, 3u);
+  EXPECT_EQ(results[0].rows_fraction, 1.0);
   for (const std::size_t blind : {1U, 2U}) {
     EXPECT_LE(results[blind].right, 1u) << "the last fact may be among the recent tokens";
     EXPECT_LT(results[blind].rows_fraction, .01);
   }
-  for (const std::size_t seeing : {4U, 5U}) {
-    EXPECT_EQ(results[seeing].right, 3u) << results[seeing].question;
-    EXPECT_LT(results[seeing].rows_fraction, .35);
-  }
 }
 
 TEST(needle_suite, depends_on_the_seed_only) {
-  needle_options options = short_text(500, {"sketch:budget=0.05"});
-  options.tokens.push_back(600);
-  options.keys = 2;
+  needle_options options = short_text(250, {"sketch:budget=0.2"});
+  options.tokens.push_back(350);
+  options.keys = 1;
   const auto rows = [&](std::uint64_t seed, std::uint32_t threads) {
     options.seed = seed;
     options.threads = threads;
@@ -121,7 +117,7 @@ TEST(needle_suite, depends_on_the_seed_only) {
   const std::vector<double> first = rows(1, 1);
   EXPECT_EQ(first.size(), 2u * 2 * 3) << "two lengths with many needles";
   EXPECT_EQ(rows(1, 2), first);
-  EXPECT_NE(rows(2, 2), first);
+  EXPECT_NE(rows(2, 1), first);
 }
 
 TEST(needle_suite, refuses_what_asks_nothing) {

@@ -42,7 +42,7 @@ method_errors numbered() {
   method_errors made;
   made.data = "some \"data\"";
   made.tokens = 1;
-  made.asked_tokens = 1;
+  made.asked_tokens = 2;
   made.asked = "sketch";
   made.selector = "sketch:budget=0.02";
   made.budget = 3;
@@ -78,8 +78,8 @@ method_errors numbered() {
 
 TEST(results, json_has_every_figure_by_name) {
   const json want = json::parse(R"([{
-    "data": "some \"data\"", "tokens": 1, "selector": "sketch:budget=0.02", "budget": 3,
-    "rows_fraction": 4, "mean_error": 5, "p50_error": 6, "p95_error": 7, "max_error": 8, "bias": 9,
+    "data": "some \"data\"", "tokens": 1, "asked": "sketch", "asked_tokens": 2,
+    "selector": "sketch:budget=0.02", "budget": 3, "rows_fraction": 4, "mean_error": 5, "p50_error": 6, "p95_error": 7, "max_error": 8, "bias": 9,
     "coverage": 10, "bound": 11, "certified": 12, "certified_coverage": 13, "top1_missed": 14,
     "disk_tiles": 15, "rounds": 16, "met": 17, "vattention_rows": 18, "overlap": 19,
     "overlap8": 20, "new_tiles": 21, "index_bytes_per_token": 22, "build_us_per_token": 23,

@@ -245,11 +245,10 @@ TEST(sampled_answer, only_an_estimate_or_an_exact_answer_has_a_bound) {
 }
 
 test::tile_rows rows_of(const head_case& data, const stored_case& stored) {
-  const auto first = static_cast<std::ptrdiff_t>(stored.window().sinks * data.head_dim);
-  const auto last =
-      first + static_cast<std::ptrdiff_t>(stored.tiles() * lsh::tile_tokens * data.head_dim);
-  return {{data.keys.begin() + first, data.keys.begin() + last},
-          {data.values.begin() + first, data.values.begin() + last}};
+  const float* const keys = stored.tile_keys(0);
+  const float* const values = stored.tile_values(0);
+  const std::size_t numbers = stored.tiles() * lsh::tile_tokens * data.head_dim;
+  return {{keys, keys + numbers}, {values, values + numbers}};
 }
 
 /// Against the selection's sums and their merge, all in float64.
