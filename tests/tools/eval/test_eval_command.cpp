@@ -1,21 +1,18 @@
 // Runs `kvtier eval` itself, as a user does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cpu/element.hpp"
-#include "tests/tools/decoder/temporary_folder.hpp"
+#include "tests/tools/command_folder.hpp"
 #include "tests/tools/eval/made_case.hpp"
 
 namespace kvtier::eval {
@@ -28,38 +25,18 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using outcome = test::command_outcome;
+using test::read_file;
 
-struct outcome {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-/// The command in a folder of its own.
-class eval_command : public testing::Test {
+class eval_command : public test::command_folder {
  protected:
-  /// `arguments` are shell words.
   outcome run(const std::string& arguments, const std::string& out = "out.txt") const {
-    const std::string command = "cd '" + folder_.path().string() +
-                                "' && '" KVTIER_BINARY "' eval " + arguments + " >" + out +
-                                " 2>err.txt </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_.path() / "out.txt"),
-            read_file(folder_.path() / "err.txt")};
+    return command_folder::run("eval " + arguments, out);
   }
   outcome judge(const std::string& more) const {
     return run("--quiet --tokens 256 --cases 1 --seeds 2 --data synthetic:g2 " + more);
   }
-  bool there_is(const std::string& name) const {
-    return std::filesystem::exists(folder_.path() / name);
-  }
-
-  test::temporary_folder folder_;
+  bool there_is(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
 };
 
 void expect_one_clear_line(const outcome& result, int code, const std::string& mention) {
@@ -163,7 +140,7 @@ TEST_F(eval_command, judges_selectors_at_budgets) {
       "--json all.json --html all.html");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, IsEmpty());
-  const json made = json::parse(read_file(folder_.path() / "all.json"));
+  const json made = json::parse(read_file(folder_ / "all.json"));
   ASSERT_THAT(made, SizeIs(4));
   std::size_t at = 0;
   for (const char* const selector : {"topk:budget=", "sketch:budget="}) {
@@ -180,7 +157,7 @@ TEST_F(eval_command, judges_selectors_at_budgets) {
     }
   }
   EXPECT_THAT(result.out, AllOf(HasSubstr("topk:budget=0.5"), HasSubstr("/kv0/h3")));
-  EXPECT_THAT(read_file(folder_.path() / "all.html"), StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(read_file(folder_ / "all.html"), StartsWith("<!DOCTYPE html>"));
 }
 
 TEST_F(eval_command, json_on_stdout_stands_alone) {
@@ -235,7 +212,7 @@ TEST_F(eval_command, tiles_may_lie_on_disk) {
 }
 
 /// One layer of 1 KV head, 2 query heads, 1 query at the last position.
-void write_dump(const test::temporary_folder& folder, std::uint64_t tokens, float first_key) {
+void write_dump(const std::filesystem::path& folder, std::uint64_t tokens, float first_key) {
   head_case data = test::made_case({.tokens = tokens, .heads = 2, .element = element_type::fp32});
   data.keys[0] = first_key;
   const auto bytes = [](const auto& values) {
@@ -261,7 +238,7 @@ void write_dump(const test::temporary_folder& folder, std::uint64_t tokens, floa
   const std::uint64_t length = text.size();
   std::string start(8, '\0');
   std::memcpy(start.data(), &length, 8);
-  folder.write("heads.safetensors", start + text + content);
+  std::ofstream(folder / "heads.safetensors", std::ios::binary) << start << text << content;
 }
 
 TEST_F(eval_command, judges_a_dump) {
@@ -294,11 +271,11 @@ TEST_F(eval_command, asks_for_needles) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("1024 tokens, topk:budget=0.5: one needle"));
   EXPECT_THAT(result.out, AllOf(StartsWith("  tokens"), HasSubstr("topk:budget=0.5")));
-  const json made = json::parse(read_file(folder_.path() / "needles.json"));
+  const json made = json::parse(read_file(folder_ / "needles.json"));
   ASSERT_THAT(made, SizeIs(6));
   EXPECT_EQ(made[0]["selector"], "full");
   EXPECT_EQ(made[0]["right"], 2);
-  EXPECT_THAT(read_file(folder_.path() / "needles.html"), HasSubstr("depth of the needle"));
+  EXPECT_THAT(read_file(folder_ / "needles.html"), HasSubstr("depth of the needle"));
 }
 
 }  // namespace

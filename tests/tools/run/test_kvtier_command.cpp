@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/tools/command_folder.hpp"
+
 namespace {
 
 using nlohmann::json;
@@ -30,37 +32,16 @@ using testing::StartsWith;
 
 const std::string model_folder = KVTIER_SOURCE_DIR "/tests/data/needle";
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using outcome = kvtier::test::command_outcome;
+using kvtier::test::read_file;
 
-struct outcome {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-/// A folder of its own per test, and the command run in it.
-class kvtier_command : public testing::Test {
+class kvtier_command : public kvtier::test::command_folder {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "kvtier_command_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
+    command_folder::SetUp();
     std::filesystem::create_directory(folder_ / "disk");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// `arguments` are shell words, run in the test's folder.
-  outcome run(const std::string& arguments) const {
-    const auto command = "cd '" + folder_.string() + "' && '" KVTIER_BINARY "' " + arguments +
-                         " >out.txt 2>err.txt </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_ / "out.txt"),
-            read_file(folder_ / "err.txt")};
-  }
   outcome run_job(const std::string& more) const {
     return run("run --quiet --model " + model_folder + " --input in.jsonl " + more);
   }
@@ -69,8 +50,6 @@ class kvtier_command : public testing::Test {
     std::ofstream(folder_ / name) << text;
   }
   json read_json(const std::string& name) const { return json::parse(read_file(folder_ / name)); }
-
-  std::filesystem::path folder_;
 };
 
 std::vector<json> parse_lines(const std::string& text) {
