@@ -111,20 +111,26 @@ class layer {
   std::array<std::int16_t, heads> window_mass_{};
 };
 
-/// The token indexes of the layer at one number of bits.
+kvtier::selector_config magic_pig() {
+  kvtier::selector_config options;
+  options.kind = kvtier::selector_kind::lsh;  // k = 10, l = 150
+  return options;
+}
+
+/// The token indexes of the layer's first KV heads under one selector.
 class layer_index {
  public:
-  explicit layer_index(std::uint32_t bits)
-      : selector_(lsh::make_token_selector(options_of(bits), head_dim, 11)),
-        indexes_(kv_heads * tiles * selector_->index_bytes(), {}) {
+  layer_index(const kvtier::selector_config& options, std::size_t indexed_heads)
+      : selector_(lsh::make_token_selector(options, head_dim, 11)),
+        indexes_(indexed_heads * tiles * selector_->index_bytes(), {}) {
     layer& shared = layer::instance();
-    shared.arena.parallel_for(kv_heads * tiles, [&](std::size_t tile) {
+    shared.arena.parallel_for(indexed_heads * tiles, [&](std::size_t tile) {
       std::vector<float> keys(lsh::tile_tokens * head_dim);
       std::vector<float> values(lsh::tile_tokens * head_dim);
       split(shared.rows(0) + tile * tile_bytes, keys, values);
       selector_->index_tile({.keys = keys.data(), .values = values.data()}, index(tile));
     });
-    for (std::size_t tile = 0; tile < kv_heads * tiles; ++tile) {
+    for (std::size_t tile = 0; tile < indexed_heads * tiles; ++tile) {
       entries_.push_back({index(tile), tile % tiles, 1, false});
     }
   }
@@ -133,7 +139,7 @@ class layer_index {
     static std::array<std::unique_ptr<layer_index>, 2> of;
     auto& one = of.at(bits - 1);
     if (one == nullptr) {
-      one = std::make_unique<layer_index>(bits);
+      one = std::make_unique<layer_index>(options_of(bits), kv_heads);
     }
     return *one;
   }
@@ -161,9 +167,8 @@ class layer_index {
 
 void label(benchmark::State& state) { state.SetLabel(std::string(to_string(cpu::active_isa()))); }
 
-void index_build(benchmark::State& state) {
-  const auto selector = lsh::make_token_selector(
-      options_of(static_cast<std::uint32_t>(state.range(0))), head_dim, 11);
+void build(benchmark::State& state, const kvtier::selector_config& options) {
+  const auto selector = lsh::make_token_selector(options, head_dim, 11);
   constexpr std::size_t cached = 8;
   std::vector<std::vector<float>> keys(cached, std::vector<float>(lsh::tile_tokens * head_dim));
   auto values = keys;
@@ -185,6 +190,12 @@ void index_build(benchmark::State& state) {
   state.counters["us/token"] = median(spent) * 1e6 / (4 * cached * lsh::tile_tokens);
   label(state);
 }
+
+void index_build(benchmark::State& state) {
+  build(state, options_of(static_cast<std::uint32_t>(state.range(0))));
+}
+
+void magic_pig_build(benchmark::State& state) { build(state, magic_pig()); }
 
 /// Attention over all rows, for comparison.
 void dense(std::uint32_t kv_head) {
@@ -335,6 +346,31 @@ void step(benchmark::State& state) {
   label(state);
 }
 
+/// MagicPIG's selection: all hash codes of one KV head are compared with the query's.
+void magic_pig_select(benchmark::State& state) {
+  const layer_index index(magic_pig(), 1);
+  std::vector<double> spent, ratio, of_dense;
+  std::size_t rows = 0;
+  while (state.KeepRunning()) {
+    const double seconds = cpu_seconds_of([&] {
+      const auto begun = index.selector().begin(index.entries(0), layer::instance().query(0));
+      rows = begun->choose(nullptr).rows.size();
+    });
+    const double limit = cpu_seconds_of([&] {
+      load(index.entries(0).front().index, tiles * index.selector().index_bytes() / 256 * 256);
+    });
+    state.SetIterationTime(seconds);
+    spent.push_back(seconds);
+    ratio.push_back(limit / seconds);
+    of_dense.push_back(seconds / cpu_seconds_of([] { dense(0); }));
+  }
+  state.counters["ns/token/head"] = median(spent) * 1e9 / (tokens * heads);
+  state.counters["of_limit"] = median(ratio);
+  state.counters["of_dense"] = median(of_dense);
+  state.counters["rows"] = static_cast<double>(rows) / tokens;
+  label(state);
+}
+
 void tune(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgName("bits")->Arg(1)->Arg(2);
   benchmark->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
@@ -344,6 +380,8 @@ BENCHMARK(index_build)->Apply(tune);
 BENCHMARK(scan)->Apply(tune);
 BENCHMARK(select)->Apply(tune);
 BENCHMARK(step)->Apply(tune);
+BENCHMARK(magic_pig_build)->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
+BENCHMARK(magic_pig_select)->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
 
 }  // namespace
 
