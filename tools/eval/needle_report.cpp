@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tools/eval/heat_map.hpp"
+#include "tools/eval/markup.hpp"
 #include "tools/eval/page_style.hpp"
 
 namespace kvtier::eval {
@@ -97,11 +98,16 @@ void write_json(std::span<const needle_result> results, std::ostream& to) {
 
 void write_page(std::span<const needle_result> results, std::ostream& to) {
   std::string body =
-      "<p>Facts hidden in long texts, asked of the needle model. Each cell is the "
-      "share of questions whose answer was right in all digits.</p>\n";
+      "<h1>kvtier eval: needles</h1>\n<p>Facts hidden in long texts, asked of the needle model. "
+      "Each "
+      "cell is the share of questions whose answer was right in all digits.</p>\n"
+      "<div class=\"charts\">\n";
   for (const auto& [key, columns] : maps_of(results)) {
-    body += heat_map(map_data(key, columns));
+    const heat_map_data data = map_data(key, columns);
+    body += fmt::format("<figure><figcaption>{}</figcaption><div>\n{}</div></figure>\n",
+                        escaped(data.title), heat_map(data));
   }
+  body += "</div>\n";
   to << page_opening("kvtier eval: needles") << body << page_closing();
 }
 
