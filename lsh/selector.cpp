@@ -326,10 +326,14 @@ void check_faiss(const selector_config& selector, std::string_view list,
   }
 }
 
-/// An option that only does something beside another one.
+/// Options that must fit each other.
 void check_together(const selector_config& selector, std::string_view list,
                     const complaint& complain) {
   const bool adaptive = selector.epsilon_ppm > 0;
+  if (adaptive && selector.cap_ppm < selector.budget_ppm) {
+    complain("cap " + fraction_text(selector.cap_ppm) + " is below the budget " +
+             fraction_text(selector.budget_ppm) + ", where reading starts; give a larger cap");
+  }
   for (const std::string_view dependent : {"cap=", "delta="}) {
     if (!adaptive && list.find(dependent) != std::string_view::npos) {
       complain("\"" + std::string(dependent.substr(0, dependent.size() - 1)) +
@@ -352,6 +356,21 @@ selector_config parse_selector(std::string_view text) {
     check_together(selector, list, complain);
   }
   return selector;
+}
+
+std::string selector_help() {
+  std::string text;
+  for (const auto& kind : known_kinds) {
+    std::string names;
+    for (const option& one : options) {
+      if ((one.kinds & bit(kind.value)) != 0) {
+        names.append(names.empty() ? "" : ",").append(one.name).append("=");
+      }
+    }
+    text.append(text.empty() ? "" : "; ").append(kind.name).append(names.empty() ? "" : ":");
+    text.append(names);
+  }
+  return text;
 }
 
 std::string to_string(const selector_config& selector) {

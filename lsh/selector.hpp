@@ -77,6 +77,8 @@ struct selector_config {
 /// fractions in [0.000001, 1]. Throws std::invalid_argument that names the text, the place and what
 /// is known.
 selector_config parse_selector(std::string_view text);
+/// All kinds with the names of their options, for help texts: "full; none; topk:budget=; ...".
+std::string selector_help();
 /// The text that parses to `selector`, all options of its kind included but those that are off.
 /// Throws std::invalid_argument if a value is not one of its enumeration.
 std::string to_string(const selector_config& selector);

@@ -76,6 +76,7 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("sketch:bits=2,bits=1", "\"bits\"", "twice");
   expect_refusal("sketch:bits=3", "\"3\"", "1 nor 2");
   expect_refusal("sketch:bits=", "\"\"", "1 nor 2");
+  expect_refusal("sketch:budget=0.5,epsilon=0.1", "cap 0.25", "larger cap");
   expect_refusal("sketch:cap=0.1", "\"cap\"", "epsilon=");
   expect_refusal("quest:page=17", "\"17\"", "8, 16, 32 or 64");
   expect_refusal("faiss:index=flat", "\"flat\"", "hnsw ivf lsh");
@@ -93,6 +94,14 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   for (const std::string budget :
        {"0", "-0.1", "1.1", "nan", "inf", "", "2%", "0.02x", "0.0000004", "1e400"}) {
     expect_refusal("sketch:budget=" + budget, '"' + budget + '"', "0.02");
+  }
+}
+
+TEST(selector, help_names_every_kind_and_option) {
+  const std::string help = selector_help();
+  for (const char* const part : {"full; none; topk:budget=;", "epsilon=,cap=", "lsh:k=,l=,shared=",
+                                 "sketch:budget=,bits=,estimator="}) {
+    EXPECT_THAT(help, HasSubstr(part));
   }
 }
 

@@ -1,4 +1,4 @@
-/// The kvtier command, run as a user runs it, in a folder of its own per test. Needs KVTIER_BINARY.
+/// A command, run as a user runs it, in a folder of its own per test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace kvtier::test {
 
@@ -27,6 +28,8 @@ struct command_outcome {
 
 class command_folder : public testing::Test {
  protected:
+  explicit command_folder(std::string binary) : binary_(std::move(binary)) {}
+
   void SetUp() override {
     std::string name = (std::filesystem::temp_directory_path() / "kvtier_command_XXXXXX").string();
     ASSERT_NE(mkdtemp(name.data()), nullptr);
@@ -36,13 +39,14 @@ class command_folder : public testing::Test {
 
   /// `arguments` are shell words, run in the test's folder; stdout goes to `out`.
   command_outcome run(const std::string& arguments, const std::string& out = "out.txt") const {
-    const auto command = "cd '" + folder_.string() + "' && '" KVTIER_BINARY "' " + arguments +
-                         " >" + out + " 2>err.txt </dev/null";
+    const auto command = "cd '" + folder_.string() + "' && '" + binary_ + "' " + arguments + " >" +
+                         out + " 2>err.txt </dev/null";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_ / "out.txt"),
             read_file(folder_ / "err.txt")};
   }
 
+  const std::string binary_;
   std::filesystem::path folder_;
 };
 

@@ -10,7 +10,7 @@
 namespace kvtier::eval {
 namespace {
 
-constexpr std::uint32_t most_u32 = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t most_seeds = 1'000'000;  // every draw is remembered: 300 bytes
 
 /// The selector parser's own message.
 std::string selector_complaint(const std::string& text) {
@@ -96,8 +96,10 @@ void add_needle_flags(CLI::App& command, eval_options& options) {
 void add_method_flags(CLI::App& command, eval_options& options) {
   auto* const methods = command.add_option_group("Methods");
   methods
-      ->add_option("--selector", options.selectors,
-                   "A selector with its options, as kvtier run takes it; may be repeated")
+      ->add_option(
+          "--selector", options.selectors,
+          "A selector with its options, as kvtier run takes it; may be repeated. There are: " +
+              selector_help())
       ->type_name("TEXT")
       ->take_all()
       ->check(CLI::Validator(selector_complaint, "", "selector"));
@@ -112,12 +114,12 @@ void add_method_flags(CLI::App& command, eval_options& options) {
       ->capture_default_str();
   methods->add_flag("--as-given", options.as_given, "Take selectors as they are; no budgets");
   methods->add_option("--seeds", options.seeds, "Draws per query")
-      ->check(CLI::Range(1U, most_u32))
+      ->check(CLI::Range(1U, most_seeds))
       ->capture_default_str();
   methods
       ->add_option("--hash-seeds", options.hash_seeds,
                    "Sets of hyperplanes of lsh at most, each of which needs an index of its own")
-      ->check(CLI::Range(1U, most_u32))
+      ->check(CLI::Range(1U, most_seeds))
       ->capture_default_str();
   methods->add_option("--seed", options.seed, "The first seed, of data and draws")
       ->check(CLI::Validator(whole_number_complaint, "", "whole_number"))

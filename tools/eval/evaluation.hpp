@@ -58,6 +58,7 @@ struct method_errors {
   /// Of drifting queries, NaN otherwise: share of the rows and tiles of a draw that the step before
   /// read too, or one of the eight steps before; and tiles per draw that none of the eight read.
   double overlap = 0.0, overlap8 = 0.0, new_tiles = 0.0;
+  /// NaN for faiss, which builds its own when it is first asked.
   double index_bytes_per_token = 0.0;  ///< and KV head
   double build_us_per_token = 0.0;
   std::uint32_t seeds = 1;

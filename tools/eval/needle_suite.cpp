@@ -204,7 +204,13 @@ class needle_tally {
       }
       return made;
     };
-    results_ = {line("dense", "full"), line("dense", selector), line("sparse", selector)};
+    if (selector == options.selectors.front()) {  // full is the same beside every selector
+      results_.push_back(line("dense", "full"));
+      ways_.push_back(asking::full);
+    }
+    results_.push_back(line("dense", selector));
+    results_.push_back(line("sparse", selector));
+    ways_.insert(ways_.end(), {asking::dense, asking::sparse});
     rows_.resize(results_.size());
   }
 
@@ -215,7 +221,7 @@ class needle_tally {
     for (std::size_t i = 0; i < results_.size(); ++i) {
       needle_result& result = results_[i];
       const run::context_id fork = reader.fork(context, length, length + room);
-      const bool right = reader.ask(fork, length, needle, static_cast<asking>(i), rows_[i]);
+      const bool right = reader.ask(fork, length, needle, ways_[i], rows_[i]);
       reader.release(fork);
       const double depth = static_cast<double>(needle.fact) / static_cast<double>(length);
       const auto part =
@@ -239,7 +245,8 @@ class needle_tally {
   }
 
  private:
-  std::vector<needle_result> results_;  // in the order of `asking`
+  std::vector<needle_result> results_;
+  std::vector<asking> ways_;  // [results_]
   std::vector<run::row_usage> rows_;
 };
 

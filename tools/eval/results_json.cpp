@@ -64,7 +64,7 @@ void write_json(std::span<const method_errors> results, std::ostream& to) {
   for (const method_errors& one : results) {
     list.push_back(to_json(one));
   }
-  to << list.dump(1) << '\n';
+  to << list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
 }  // namespace kvtier::eval

@@ -64,6 +64,20 @@ std::string overlap_lines(std::span<const method_errors> results) {
   return text;
 }
 
+/// Budgets that a selector did not come near; empty if there are none.
+std::string missed_lines(std::span<const method_errors> results) {
+  constexpr double near = .1;
+  std::string text;
+  for (const method_errors& one : results) {
+    const bool asked = one.budget > 0.0 && std::isnan(one.met);
+    if (asked && std::abs(one.rows_fraction / one.budget - 1.0) > near) {
+      text += fmt::format("{}  {}: reads {} of the rows where {} was asked for\n", one.data,
+                          one.selector, percent(one.rows_fraction), percent(one.budget));
+    }
+  }
+  return text;
+}
+
 /// Results that belong to one line of the summary.
 struct summary_line {
   const method_errors* first;
@@ -98,7 +112,7 @@ std::string results_table(std::span<const method_errors> results) {
         percent(one.top1_missed), figure(one.index_bytes_per_token),
         figure(one.build_us_per_token));
   }
-  return text + target_lines(results) + overlap_lines(results);
+  return text + missed_lines(results) + target_lines(results) + overlap_lines(results);
 }
 
 std::string results_over_data(std::span<const method_errors> results) {

@@ -73,7 +73,8 @@ void add_attention_flags(CLI::App& command, run_options& options) {
           "sketch:budget=0.02,bits=2,estimator=shrink = a sample, the rest estimated, with an "
           "error "
           "bound; topk:budget=0.02 = those of the largest weights, found by reading every key; "
-          "none = no such token")
+          "none = no such token. All there are: " +
+              selector_help())
       ->type_name("TEXT")
       ->capture_default_str();
   attention

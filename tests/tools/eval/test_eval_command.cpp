@@ -30,6 +30,8 @@ using test::read_file;
 
 class eval_command : public test::command_folder {
  protected:
+  eval_command() : command_folder(KVTIER_BINARY) {}
+
   outcome run(const std::string& arguments, const std::string& out = "out.txt") const {
     return command_folder::run("eval " + arguments, out);
   }

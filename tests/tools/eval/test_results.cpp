@@ -124,6 +124,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 TEST(results, a_table_has_a_line_per_result) {
   method_errors one = numbered();
   one.met = one.overlap = unknown;
+  one.budget = 4.1;  // near what was read
   method_errors other = one;
   other.data = "a much longer name of some data";
   other.selector = "lsh";
@@ -137,6 +138,16 @@ TEST(results, a_table_has_a_line_per_result) {
   EXPECT_THAT(lines[1], AllOf(HasSubstr("400%"), HasSubstr(" 11 ")));
   EXPECT_THAT(lines[2], HasSubstr("        - "));
   EXPECT_THAT(lines[1], Not(HasSubstr(" - ")));
+}
+
+TEST(results, budgets_that_were_missed_are_told) {
+  method_errors one = numbered();
+  one.met = one.overlap = unknown;
+  one.budget = .1;
+  one.rows_fraction = .0072;
+  EXPECT_THAT(results_table(std::vector{one}), HasSubstr("reads 0.72% of the rows where 10% was"));
+  one.rows_fraction = .095;
+  EXPECT_THAT(results_table(std::vector{one}), Not(HasSubstr("was asked for")));
 }
 
 TEST(results, targets_and_overlap_are_told_where_there_are_any) {

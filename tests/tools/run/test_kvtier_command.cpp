@@ -37,6 +37,8 @@ using kvtier::test::read_file;
 
 class kvtier_command : public kvtier::test::command_folder {
  protected:
+  kvtier_command() : command_folder(KVTIER_BINARY) {}
+
   void SetUp() override {
     command_folder::SetUp();
     std::filesystem::create_directory(folder_ / "disk");
