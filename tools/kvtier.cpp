@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -60,7 +61,14 @@ int run(const kvtier::run::run_options& options) {
 }
 
 int eval(const kvtier::eval::eval_options& options) {
-  return guarded("kvtier eval", [&] { return kvtier::eval::evaluate_all(options); });
+  return guarded("kvtier eval", [&] {
+    try {
+      return kvtier::eval::evaluate_all(options);
+    } catch (const std::bad_alloc& error) {
+      throw std::runtime_error(fmt::format(
+          "out of memory ({}); give fewer --tokens, --cases, --queries or --seeds", error.what()));
+    }
+  });
 }
 
 /// OpenMP's idle workers spin for milliseconds after every matrix product, on CPUs that attention

@@ -101,7 +101,7 @@ std::filesystem::path model_folder(std::string_view item, const std::string& nam
 std::string read_text(std::string_view item, const std::filesystem::path& folder,
                       const data_request& request) {
   const std::filesystem::path file = request.text.empty() ? folder / "text.txt" : request.text;
-  const std::string text = file_text(file);
+  std::string text = file_text(file);
   if (text.empty()) {
     refuse(item, "no text can be read from " + file.string() + "; give one with --text");
   }

@@ -138,8 +138,10 @@ needle_text make_needle_text(std::uint64_t bytes, std::uint32_t questions, std::
     throw std::invalid_argument(
         "needle text: " + std::to_string(questions) + " questions in " + std::to_string(bytes) +
         " tokens; " +
-        (questions == 0 ? "ask at least one"
-                        : "ask fewer, or take at least " + std::to_string(least) + " tokens"));
+        (questions == 0
+             ? "ask at least one"
+             : "ask fewer (--queries, or with --needle --keys and --depths), or take at least " +
+                   std::to_string(least) + " tokens"));
   }
   return text_maker(bytes, questions, seed, prose).make();
 }
