@@ -78,7 +78,7 @@ TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--data trained:layer --selector topk --tokens 512", "':layer' is no layer; write"},
       {"--data trained --text nowhere --selector topk", "from nowhere; give one with --text"},
       {"--data trained --models . --selector topk", "there is no model in ./trained"},
-      {"--data needle --tokens 64 --selector topk", "in 64 tokens; ask fewer, or take at least"},
+      {"--data needle --tokens 64 --selector topk", "in 64 tokens; ask fewer (--queries"},
       {"--tokens 63", "--tokens"},
       {"--tokens 4k", "--tokens"},
       {"--tokens -64", "--tokens"},
