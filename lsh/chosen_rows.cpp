@@ -1,23 +1,12 @@
 #include "lsh/chosen_rows.hpp"
 
 #include <algorithm>
-#include <functional>
 
 #include "lsh/reweighed_rows.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {
-
-void share(std::size_t count, cpu::task_arena* helpers,
-           const std::function<void(std::size_t)>& body) {
-  if (helpers != nullptr && count > 1) {
-    helpers->parallel_for(count, body);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    body(i);
-  }
-}
 
 void add_to(std::vector<double>& sums, const std::vector<float>& more, std::size_t head) {
   const float* from = more.data() + head * sums.size();
@@ -67,7 +56,7 @@ void chosen_rows::weigh(const std::byte* const* rows, cpu::task_arena* helpers) 
   rows_.assign(rows, rows + call_.chosen.rows.size());
   weights_.resize(rows_.size() * padded_heads(heads()));
   masses_.assign(chunks(), {});
-  share(chunks(), helpers, [this](std::size_t chunk) { weigh_chunk(chunk); });
+  share_work(chunks(), helpers, [this](std::size_t chunk) { weigh_chunk(chunk); });
 }
 
 /// The second pass needs them; memory delivers them during the first.
@@ -147,8 +136,8 @@ std::vector<row_corrections> chosen_rows::correct(const std::vector<double>& alp
                                                   const std::vector<float>& centre,
                                                   cpu::task_arena* helpers) const {
   std::vector<correction_chunk> sums(chunks());
-  share(chunks(), helpers,
-        [&](std::size_t chunk) { correct_chunk(chunk, alpha, centre, sums[chunk]); });
+  share_work(chunks(), helpers,
+             [&](std::size_t chunk) { correct_chunk(chunk, alpha, centre, sums[chunk]); });
   std::vector<row_corrections> all(heads());
   for (std::uint32_t h = 0; h < heads(); ++h) {
     all[h].correction.assign(call_.query.head_dim, 0.0);

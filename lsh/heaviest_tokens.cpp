@@ -7,6 +7,7 @@
 
 #include "lsh/ranking.hpp"
 #include "lsh/row_budget.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {

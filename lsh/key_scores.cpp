@@ -1,38 +1,20 @@
 #include "lsh/key_scores.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
+#include "lsh/dot.hpp"
+#include "lsh/shared_work.hpp"
+
 namespace kvtier::lsh {
 namespace {
 
-constexpr std::size_t lanes = 16;
-constexpr std::size_t run_tokens = 4096;
 /// Logits beyond this count as it, so that no sum of exponentials is infinite or NaN.
 constexpr float largest_logit = 1e30f;
 constexpr float of_nan = -2.0f * largest_logit;
-
-/// In a fixed order, so that every machine ranks alike.
-float dot(const float* a, const float* b, std::size_t count) {
-  std::array<float, lanes> sums{};
-  for (std::size_t i = 0; i < count; i += lanes) {
-    for (std::size_t j = 0; j < lanes; ++j) {
-      sums[j] += a[i + j] * b[i + j];
-    }
-  }
-  for (std::size_t half = lanes / 2; half > 0; half /= 2) {
-    for (std::size_t j = 0; j < half; ++j) {
-      sums[j] += sums[j + half];
-    }
-  }
-  return sums[0];
-}
-
-std::size_t runs_of(std::size_t tokens) { return (tokens + run_tokens - 1) / run_tokens; }
 
 }  // namespace
 
@@ -74,7 +56,7 @@ void key_scores::see(std::uint32_t position, const std::byte* const* rows, eleme
 }
 
 std::vector<head_mass> key_scores::masses(cpu::task_arena* helpers) const {
-  const std::size_t runs = runs_of(tokens());
+  const std::size_t runs = shared_runs(tokens());
   std::vector<head_mass> all(heads());
   std::vector<double> sums(runs);
   for (std::uint32_t g = 0; g < heads(); ++g) {
@@ -86,31 +68,13 @@ std::vector<head_mass> key_scores::masses(cpu::task_arena* helpers) const {
       for (std::size_t i = first; i < last; ++i) {
         sum += std::exp(static_cast<double>(logit[i]) - top);
       }
-      sums[first / run_tokens] = sum;
+      sums[first / shared_run_tokens] = sum;
     });
     for (const double sum : sums) {
       all[g].sum += sum;
     }
   }
   return all;
-}
-
-void share_work(std::size_t count, cpu::task_arena* helpers,
-                const std::function<void(std::size_t)>& body) {
-  if (helpers != nullptr && count > 1) {
-    helpers->parallel_for(count, body);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    body(i);
-  }
-}
-
-void share_tokens(std::size_t count, cpu::task_arena* helpers,
-                  const std::function<void(std::size_t first, std::size_t last)>& body) {
-  share_work(runs_of(count), helpers, [&](std::size_t run) {
-    body(run * run_tokens, std::min(count, (run + 1) * run_tokens));
-  });
 }
 
 }  // namespace kvtier::lsh

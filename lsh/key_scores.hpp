@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -55,13 +54,5 @@ class key_scores {
   std::vector<float> tops_;    // [heads]
   std::vector<float> key_;     // one row's
 };
-
-/// Calls body(i) for i in [0, count), by helpers if there are some.
-void share_work(std::size_t count, cpu::task_arena* helpers,
-                const std::function<void(std::size_t)>& body);
-
-/// Calls body(first, last) for runs of tokens that cover [0, count).
-void share_tokens(std::size_t count, cpu::task_arena* helpers,
-                  const std::function<void(std::size_t first, std::size_t last)>& body);
 
 }  // namespace kvtier::lsh

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "lsh/heaviest_tokens.hpp"
-#include "lsh/key_scores.hpp"
 #include "lsh/poisson_draw.hpp"
 #include "lsh/row_budget.hpp"
 #include "lsh/selector_checks.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -74,31 +74,30 @@ double factor_for(const std::vector<float>& weights, const std::vector<std::uint
   }
 }
 
-class oracle_selection final : public query_selection {
+class oracle_selection final : public key_selection {
  public:
   oracle_selection(std::uint32_t budget_ppm, std::uint64_t seed, std::span<const tile_entry> tiles,
                    const selector_query& query)
-      : budget_ppm_(budget_ppm), seed_(seed), query_(query), scores_("oracle", tiles, query) {}
-
-  void see(std::uint32_t position, const std::byte* const* rows, element_type element) override {
-    scores_.see(position, rows, element);
-  }
+      : key_selection("oracle", tiles, query),
+        budget_ppm_(budget_ppm),
+        seed_(seed),
+        query_(query) {}
 
   selection choose(cpu::task_arena* helpers) override {
-    selection chosen = selection_of({}, scores_);
-    if (scores_.tokens() > 0) {
-      draw_poisson(numbers_of(seed_, query_), scores_.tiles(), thresholds(helpers), chosen);
+    selection chosen = selection_of({}, scores());
+    if (scores().tokens() > 0) {
+      draw_poisson(numbers_of(seed_, query_), scores().tiles(), thresholds(helpers), chosen);
     }
     return chosen;
   }
 
  private:
   std::vector<std::uint32_t> thresholds(cpu::task_arena* helpers) const {
-    const std::uint64_t rows = rows_of_budget(budget_ppm_, scores_.tiles().size());
-    if (rows >= scores_.tokens()) {
-      return std::vector<std::uint32_t>(scores_.tokens(), certain);
+    const std::uint64_t rows = rows_of_budget(budget_ppm_, scores().tiles().size());
+    if (rows >= scores().tokens()) {
+      return std::vector<std::uint32_t>(scores().tokens(), certain);
     }
-    const std::vector<std::uint8_t> costs = costs_of(scores_);
+    const std::vector<std::uint8_t> costs = costs_of(scores());
     const std::vector<float> weights = union_weights(costs, static_cast<double>(rows), helpers);
     const double factor = factor_for(weights, costs, static_cast<double>(rows), 1.0 / certain);
     std::vector<std::uint32_t> made;
@@ -113,14 +112,14 @@ class oracle_selection final : public query_selection {
   /// Of each token the largest c_g w_gi.
   std::vector<float> union_weights(const std::vector<std::uint8_t>& costs, double rows,
                                    cpu::task_arena* helpers) const {
-    const std::uint32_t heads = scores_.heads();
-    const std::vector<head_mass> masses = scores_.masses(helpers);
+    const std::uint32_t heads = scores().heads();
+    const std::vector<head_mass> masses = scores().masses(helpers);
     std::vector<std::vector<float>> weights(heads);
     std::vector<double> shares(heads);  // ln c_g
     share_work(heads, helpers, [&](std::size_t at) {
       const auto g = static_cast<std::uint32_t>(at);
       const auto top = static_cast<double>(masses[g].top);
-      weights[g] = weights_of(scores_, g, masses[g].top);
+      weights[g] = weights_of(scores(), g, masses[g].top);
       const double alone = std::log(factor_for(weights[g], costs, rows / heads, 0.0));
       const double window = window_log_mass(query_, g) - top;
       const double offered = std::log(masses[g].sum);
@@ -129,7 +128,7 @@ class oracle_selection final : public query_selection {
       shares[g] = 0.5 * (alone - mass);
     });
     const double largest = *std::max_element(shares.begin(), shares.end());
-    std::vector<float> all(scores_.tokens(), 0.0f);
+    std::vector<float> all(scores().tokens(), 0.0f);
     for (std::uint32_t g = 0; g < heads; ++g) {
       const auto share = static_cast<float>(std::exp(shares[g] - largest));
       std::transform(all.begin(), all.end(), weights[g].begin(), all.begin(),
@@ -141,21 +140,15 @@ class oracle_selection final : public query_selection {
   std::uint32_t budget_ppm_;
   std::uint64_t seed_;
   selector_query query_;
-  key_scores scores_;
 };
-
-std::uint32_t checked_dim(const selector_config& options, std::uint32_t head_dim) {
-  check_selector(options, head_dim);
-  return head_dim;
-}
 
 }  // namespace
 
 oracle_selector::oracle_selector(const selector_config& options, std::uint32_t head_dim,
                                  std::uint64_t seed)
-    : budget_ppm_(options.budget_ppm), head_dim_(checked_dim(options, head_dim)), seed_(seed) {}
-
-void oracle_selector::index_tile(const tile_content&, std::byte*) const {}
+    : budget_ppm_(options.budget_ppm),
+      head_dim_(checked_head_dim(options, head_dim)),
+      seed_(seed) {}
 
 std::unique_ptr<query_selection> oracle_selector::begin(std::span<const tile_entry> tiles,
                                                         const selector_query& query) const {

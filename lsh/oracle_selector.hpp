@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "lsh/token_selector.hpp"
+#include "lsh/key_selector.hpp"
 
 namespace kvtier::lsh {
 
@@ -20,15 +20,11 @@ namespace kvtier::lsh {
 ///
 /// A whole tile is drawn as one and costs 64 rows: its w is the root mean square of its tokens'
 /// weights, for which the variance of the union is least at a given cost.
-class oracle_selector final : public token_selector {
+class oracle_selector final : public key_selector {
  public:
   /// Throws std::invalid_argument where make_token_selector does.
   oracle_selector(const selector_config& options, std::uint32_t head_dim, std::uint64_t seed);
 
-  std::size_t index_bytes() const noexcept override { return 0; }
-  /// Nothing: no index is kept.
-  void index_tile(const tile_content& tile, std::byte* index) const override;
-  bool reads_keys() const noexcept override { return true; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;
 

@@ -18,6 +18,7 @@
 #include "lsh/ranking.hpp"
 #include "lsh/row_budget.hpp"
 #include "lsh/selector_checks.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {

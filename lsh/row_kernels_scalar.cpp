@@ -4,35 +4,16 @@
 #include <array>
 #include <cmath>
 
+#include "lsh/dot.hpp"
 #include "lsh/row_kernels.hpp"
 
 namespace kvtier::lsh {
 namespace {
 
 constexpr std::uint32_t max_head_dim = 256;
-constexpr std::uint32_t lanes = 16;
+constexpr auto lanes = static_cast<std::uint32_t>(sum_lanes);
 
 using vector = std::array<float, max_head_dim>;
-
-float total(const std::array<float, lanes>& sums) {
-  std::array<float, lanes> sum = sums;
-  for (std::uint32_t half = lanes / 2; half > 0; half /= 2) {
-    for (std::uint32_t j = 0; j < half; ++j) {
-      sum[j] += sum[j + half];
-    }
-  }
-  return sum[0];
-}
-
-float dot(const float* a, const float* b, std::uint32_t count) {
-  std::array<float, lanes> sums{};
-  for (std::uint32_t d = 0; d < count; d += lanes) {
-    for (std::uint32_t j = 0; j < lanes; ++j) {
-      sums[j] += a[d + j] * b[d + j];
-    }
-  }
-  return total(sums);
-}
 
 void load_value(const row_pass& read, std::uint32_t row, float* to) {
   const std::size_t key_bytes = read.head_dim * element_bytes(read.element);
@@ -70,7 +51,7 @@ float add_residual(const residual_terms& terms, const float* value, const float*
                    const float* centre, std::uint32_t head_dim, float* cross, float* correction) {
   const float excess = terms.weight - terms.estimate;
   const float cross_factor = terms.c * excess;
-  std::array<float, lanes> size{};
+  partial_sums size{};
   for (std::uint32_t d = 0; d < head_dim; d += lanes) {
     for (std::uint32_t j = 0; j < lanes; ++j) {
       float z = terms.weight * value[d + j] - excess * centre[d + j];

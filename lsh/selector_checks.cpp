@@ -14,6 +14,11 @@ void check_selector(const selector_config& options, std::uint32_t head_dim) {
   check_share("budget_ppm", options.budget_ppm);
 }
 
+std::uint32_t checked_head_dim(const selector_config& options, std::uint32_t head_dim) {
+  check_selector(options, head_dim);
+  return head_dim;
+}
+
 void check_share(const char* name, std::uint32_t ppm) {
   if (ppm < 1 || ppm > 1'000'000) {
     throw std::invalid_argument("selector: " + std::string(name) + " " + std::to_string(ppm) +

@@ -11,6 +11,8 @@ namespace kvtier::lsh {
 /// Throws std::invalid_argument that names the value unless head_dim is 64, 128 or 256 and the
 /// budget is 1 to 1,000,000 millionths.
 void check_selector(const selector_config& options, std::uint32_t head_dim);
+/// The same; returns head_dim.
+std::uint32_t checked_head_dim(const selector_config& options, std::uint32_t head_dim);
 
 /// Throws std::invalid_argument that names the value unless the option `name` is 1 to 1,000,000
 /// millionths.

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numbers>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
+
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -30,17 +31,6 @@ constexpr double plain_reach = 64.0;
 /// then that token's weight is above the others' by orders of magnitude, or simhash_weighting's cap
 /// is.
 constexpr double bit_deviations = 3.0;
-
-void share(std::size_t count, cpu::task_arena* helpers,
-           const std::function<void(std::size_t)>& body) {
-  if (helpers != nullptr && count > 1) {
-    helpers->parallel_for(count, body);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    body(i);
-  }
-}
 
 /// Several sums, for a compiler must not make them of one.
 double dot(const float* a, const float* b, std::size_t count) {
@@ -98,7 +88,7 @@ void simhash_selection::hash_query(cpu::task_arena* helpers) {
     return;
   }
   std::vector<std::unique_ptr<projected_odds>> made(query_.heads);
-  share(query_.heads, helpers, [&](std::size_t head) {
+  share_work(query_.heads, helpers, [&](std::size_t head) {
     made[head] =
         std::make_unique<projected_odds>(shape, products.data() + head * stride, norms_[head]);
   });
@@ -222,7 +212,7 @@ selection simhash_selection::gather(std::span<const run_collisions> runs) {
 selection simhash_selection::choose(cpu::task_arena* helpers) {
   hash_query(helpers);
   std::vector<run_collisions> runs((tiles_.size() + run_tiles - 1) / run_tiles);
-  share(runs.size(), helpers, [&](std::size_t run) { match(run, runs[run]); });
+  share_work(runs.size(), helpers, [&](std::size_t run) { match(run, runs[run]); });
   return gather(runs);
 }
 

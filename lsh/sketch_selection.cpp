@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "lsh/shared_work.hpp"
+
 namespace kvtier::lsh {
 namespace {
 
@@ -82,14 +84,7 @@ const std::int16_t* sketch_selection::scores_of(std::size_t position) const noex
 
 template <class Body>
 void sketch_selection::for_chunks(cpu::task_arena* helpers, const Body& body) const {
-  const std::size_t count = chunks();
-  if (helpers != nullptr && count > 1) {
-    helpers->parallel_for(count, body);
-    return;
-  }
-  for (std::size_t chunk = 0; chunk < count; ++chunk) {
-    body(chunk);
-  }
+  share_work(chunks(), helpers, body);
 }
 
 selection sketch_selection::choose(cpu::task_arena* helpers) {

@@ -14,6 +14,10 @@ sketch_format checked_format(const selector_config& options, std::uint32_t head_
     throw std::invalid_argument("selector sketch: bits " + std::to_string(options.bits) +
                                 " is neither 1 nor 2");
   }
+  if (options.epsilon_ppm > 0) {
+    check_share("epsilon_ppm", options.epsilon_ppm);
+    check_share("cap_ppm", options.cap_ppm);
+  }
   return {head_dim, options.bits};
 }
 

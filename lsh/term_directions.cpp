@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lsh/dot.hpp"
+
 namespace kvtier::lsh {
 namespace {
 
 constexpr double fewest = 4.0, most = 24.0;
 constexpr std::size_t least_terms = 3;
 
-double dot(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0.0;
-  for (std::size_t d = 0; d < a.size(); ++d) {
-    sum += double{a[d]} * double{b[d]};
-  }
-  return sum;
+double product(const direction_term& a, const direction_term& b) {
+  return double{dot(a.z.data(), b.z.data(), a.z.size())};
 }
 
 }  // namespace
@@ -38,15 +36,15 @@ double directions_of(std::span<const direction_term> terms) {
   }
   std::vector<double> sizes2;
   for (const direction_term& term : terms) {
-    sizes2.push_back(dot(term.z, term.z));
+    sizes2.push_back(product(term, term));
   }
   double shared = 0.0, all = 0.0;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      const double product = terms[i].variance * terms[j].variance;
-      const double inner = dot(terms[i].z, terms[j].z);
-      shared += product * inner * inner / (sizes2[i] * sizes2[j]);
-      all += product;
+      const double weight = terms[i].variance * terms[j].variance;
+      const double inner = product(terms[i], terms[j]);
+      shared += weight * (inner / sizes2[i]) * (inner / sizes2[j]);
+      all += weight;
     }
   }
   const double directions = all / shared;

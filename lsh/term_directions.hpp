@@ -5,8 +5,8 @@
 /// degrees of freedom, 1/nu = sum over pairs of V_i V_j cos^2(z_i, z_j) / (sum of V)^2, V = c |z|^2
 /// the terms' variances. Equal terms i = j make the part 1/n, which the bound has anyway; this is
 /// the part of different ones. sampler.md, section 4, takes 16 throughout ("F with nu from the full
-/// Gram matrix" is the alternative that it found better and too dear; 16 terms of some hundred cost
-/// two per cent of reading them).
+/// Gram matrix" is the alternative that it found better and too dear: these are 16 terms of some
+/// hundred).
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "lsh/token_selector.hpp"
+#include "lsh/key_selector.hpp"
 
 namespace kvtier::lsh {
 
@@ -15,15 +15,11 @@ namespace kvtier::lsh {
 /// from the top until budget * tokens rows, rounded, are used up. A row costs one; the first token
 /// of a whole tile takes the tile and costs 64, its other tokens nothing. What comes first is taken
 /// whatever it costs.
-class topk_selector final : public token_selector {
+class topk_selector final : public key_selector {
  public:
   /// Throws std::invalid_argument where make_token_selector does.
   topk_selector(const selector_config& options, std::uint32_t head_dim);
 
-  std::size_t index_bytes() const noexcept override { return 0; }
-  /// Nothing: no index is kept.
-  void index_tile(const tile_content& tile, std::byte* index) const override;
-  bool reads_keys() const noexcept override { return true; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;
 

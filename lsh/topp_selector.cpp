@@ -5,48 +5,44 @@
 #include <vector>
 
 #include "lsh/heaviest_tokens.hpp"
-#include "lsh/key_scores.hpp"
 #include "lsh/ranking.hpp"
 #include "lsh/selector_checks.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {
 
 constexpr std::uint32_t all_of_it = 1'000'000;
 
-class topp_selection final : public query_selection {
+class topp_selection final : public key_selection {
  public:
   topp_selection(std::uint32_t mass_ppm, std::span<const tile_entry> tiles,
                  const selector_query& query)
-      : mass_ppm_(mass_ppm), query_(query), scores_("topp", tiles, query) {}
-
-  void see(std::uint32_t position, const std::byte* const* rows, element_type element) override {
-    scores_.see(position, rows, element);
-  }
+      : key_selection("topp", tiles, query), mass_ppm_(mass_ppm), query_(query) {}
 
   selection choose(cpu::task_arena* helpers) override {
-    if (scores_.tokens() == 0) {
-      return selection_of({}, scores_);
+    if (scores().tokens() == 0) {
+      return selection_of({}, scores());
     }
-    const std::vector<head_mass> masses = scores_.masses(helpers);
+    const std::vector<head_mass> masses = scores().masses(helpers);
     std::vector<std::vector<std::uint32_t>> heads(masses.size());
     share_work(heads.size(), helpers, [&](std::size_t g) {
       heads[g] = taken_by(static_cast<std::uint32_t>(g), masses[g]);
     });
-    std::vector<bool> taken(scores_.tokens(), false);
+    std::vector<bool> taken(scores().tokens(), false);
     for (const auto& places : heads) {
       for (const std::uint32_t place : places) {
-        taken[scores_.whole(place) ? place / tile_tokens * tile_tokens : place] = true;
+        taken[scores().whole(place) ? place / tile_tokens * tile_tokens : place] = true;
       }
     }
     certain_tokens list;
     for (std::uint32_t place = 0; place < taken.size(); ++place) {
       if (taken[place]) {
-        const bool whole = scores_.whole(place);
+        const bool whole = scores().whole(place);
         (whole ? list.tiles : list.rows).push_back(whole ? place / tile_tokens : place);
       }
     }
-    return selection_of(std::move(list), scores_);
+    return selection_of(std::move(list), scores());
   }
 
  private:
@@ -58,8 +54,8 @@ class topp_selection final : public query_selection {
   }
 
   std::vector<std::uint32_t> taken_by(std::uint32_t g, const head_mass& mass) const {
-    const float* const logits = scores_.logits(g);
-    std::vector<ranked> all(scores_.tokens());
+    const float* const logits = scores().logits(g);
+    std::vector<ranked> all(scores().tokens());
     for (std::uint32_t i = 0; i < all.size(); ++i) {
       all[i] = {logits[i], i};
     }
@@ -80,21 +76,14 @@ class topp_selection final : public query_selection {
 
   std::uint32_t mass_ppm_;
   selector_query query_;
-  key_scores scores_;
 };
-
-std::uint32_t checked_dim(const selector_config& options, std::uint32_t head_dim) {
-  check_selector(options, head_dim);
-  check_share("mass_ppm", options.mass_ppm);
-  return head_dim;
-}
 
 }  // namespace
 
 topp_selector::topp_selector(const selector_config& options, std::uint32_t head_dim)
-    : mass_ppm_(options.mass_ppm), head_dim_(checked_dim(options, head_dim)) {}
-
-void topp_selector::index_tile(const tile_content&, std::byte*) const {}
+    : mass_ppm_(options.mass_ppm), head_dim_(checked_head_dim(options, head_dim)) {
+  check_share("mass_ppm", options.mass_ppm);
+}
 
 std::unique_ptr<query_selection> topp_selector::begin(std::span<const tile_entry> tiles,
                                                       const selector_query& query) const {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "lsh/token_selector.hpp"
+#include "lsh/key_selector.hpp"
 
 namespace kvtier::lsh {
 
@@ -15,15 +15,11 @@ namespace kvtier::lsh {
 /// (ties: the earlier one) until they and the window, which is attended anyway, hold `mass_ppm` of
 /// it; none where the window alone does, all at 1,000,000. Read is the union over the heads; a
 /// whole tile is read where one of its tokens is taken. There is no budget.
-class topp_selector final : public token_selector {
+class topp_selector final : public key_selector {
  public:
   /// Throws std::invalid_argument where make_token_selector does.
   topp_selector(const selector_config& options, std::uint32_t head_dim);
 
-  std::size_t index_bytes() const noexcept override { return 0; }
-  /// Nothing: no index is kept.
-  void index_tile(const tile_content& tile, std::byte* index) const override;
-  bool reads_keys() const noexcept override { return true; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;
 

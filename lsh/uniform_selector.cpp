@@ -86,11 +86,6 @@ class uniform_selection final : public query_selection {
   selector_query query_;
 };
 
-std::uint32_t checked_dim(const selector_config& options, std::uint32_t head_dim) {
-  check_selector(options, head_dim);
-  return head_dim;
-}
-
 std::uint32_t threshold_of(std::uint32_t budget_ppm) {
   return static_cast<std::uint32_t>(
       std::max<std::uint64_t>(1, (std::uint64_t{certain} * budget_ppm + 500'000) / 1'000'000));
@@ -101,7 +96,7 @@ std::uint32_t threshold_of(std::uint32_t budget_ppm) {
 uniform_selector::uniform_selector(const selector_config& options, std::uint32_t head_dim,
                                    std::uint64_t seed)
     : threshold_(threshold_of(options.budget_ppm)),
-      head_dim_(checked_dim(options, head_dim)),
+      head_dim_(checked_head_dim(options, head_dim)),
       seed_(seed) {}
 
 std::size_t uniform_selector::index_bytes() const noexcept {

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "lsh/heaviest_tokens.hpp"
-#include "lsh/key_scores.hpp"
 #include "lsh/poisson_draw.hpp"
 #include "lsh/row_budget.hpp"
 #include "lsh/selector_checks.hpp"
+#include "lsh/shared_work.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -27,25 +27,21 @@ double two_sided_quantile(double delta) {
   return low;
 }
 
-class vattention_selection final : public query_selection {
+class vattention_selection final : public key_selection {
  public:
   vattention_selection(const selector_config& options, std::uint64_t seed,
                        std::span<const tile_entry> tiles, const selector_query& query)
-      : options_(options), seed_(seed), query_(query), scores_("vattention", tiles, query) {}
-
-  void see(std::uint32_t position, const std::byte* const* rows, element_type element) override {
-    scores_.see(position, rows, element);
-  }
+      : key_selection("vattention", tiles, query), options_(options), seed_(seed), query_(query) {}
 
   selection choose(cpu::task_arena* helpers) override {
-    selection chosen = selection_of({}, scores_);
-    if (scores_.tokens() == 0) {
+    selection chosen = selection_of({}, scores());
+    if (scores().tokens() == 0) {
       return chosen;
     }
-    const std::vector<head_mass> masses = scores_.masses(helpers);
-    const std::uint64_t rows = rows_of_budget(options_.budget_ppm, scores_.tiles().size());
-    const certain_tokens top = take_heaviest(scores_, masses, rows / 2, helpers);
-    std::vector<std::uint32_t> thresholds(scores_.tokens(), 0);
+    const std::vector<head_mass> masses = scores().masses(helpers);
+    const std::uint64_t rows = rows_of_budget(options_.budget_ppm, scores().tiles().size());
+    const certain_tokens top = take_heaviest(scores(), masses, rows / 2, helpers);
+    std::vector<std::uint32_t> thresholds(scores().tokens(), 0);
     for (const std::uint32_t place : top.rows) {
       thresholds[place] = certain;
     }
@@ -53,13 +49,13 @@ class vattention_selection final : public query_selection {
       std::fill_n(thresholds.begin() + std::ptrdiff_t{tile} * tile_tokens, tile_tokens, certain);
     }
     const std::uint64_t taken = top.rows.size() + top.tiles.size() * tile_tokens;
-    if (taken < scores_.tokens()) {
+    if (taken < scores().tokens()) {
       const double pi = probability(taken, masses, thresholds, helpers);
       const auto threshold =
           static_cast<std::uint32_t>(std::clamp(std::rint(pi * certain), 1.0, double{certain}));
       std::replace(thresholds.begin(), thresholds.end(), 0u, threshold);
     }
-    draw_poisson(numbers_of(seed_, query_), scores_.tiles(), thresholds, chosen);
+    draw_poisson(numbers_of(seed_, query_), scores().tiles(), thresholds, chosen);
     return chosen;
   }
 
@@ -67,8 +63,8 @@ class vattention_selection final : public query_selection {
   /// Of the rest, what has the threshold 0; `taken` tokens are read anyway.
   double probability(std::uint64_t taken, const std::vector<head_mass>& masses,
                      const std::vector<std::uint32_t>& thresholds, cpu::task_arena* helpers) const {
-    const std::size_t tiles = scores_.tiles().size();
-    const auto rest = static_cast<double>(scores_.tokens() - taken);
+    const std::size_t tiles = scores().tiles().size();
+    const auto rest = static_cast<double>(scores().tokens() - taken);
     const auto share_of = [&](std::uint32_t ppm) {
       const std::uint64_t rows = rows_of_budget(ppm, tiles);
       return rows > taken ? static_cast<double>(rows - taken) / rest : 0.0;
@@ -98,9 +94,9 @@ class vattention_selection final : public query_selection {
   /// S2 in units of exp(2 top).
   double rest_squares(std::uint32_t g, double top,
                       const std::vector<std::uint32_t>& thresholds) const {
-    const float* const logits = scores_.logits(g);
+    const float* const logits = scores().logits(g);
     double sum = 0.0;
-    for (std::size_t first = 0; first < scores_.tokens(); first += tile_tokens) {
+    for (std::size_t first = 0; first < scores().tokens(); first += tile_tokens) {
       double squares = 0.0;
       double weights = 0.0;
       for (std::size_t i = first; i < first + tile_tokens; ++i) {
@@ -109,7 +105,7 @@ class vattention_selection final : public query_selection {
         weights += weight;
         squares += weight * weight;
       }
-      sum += scores_.whole(first) ? weights * weights : squares;
+      sum += scores().whole(first) ? weights * weights : squares;
     }
     return sum;
   }
@@ -117,26 +113,19 @@ class vattention_selection final : public query_selection {
   selector_config options_;
   std::uint64_t seed_;
   selector_query query_;
-  key_scores scores_;
 };
-
-std::uint32_t checked_dim(const selector_config& options, std::uint32_t head_dim) {
-  check_selector(options, head_dim);
-  if (options.epsilon_ppm > 0) {
-    check_share("epsilon_ppm", options.epsilon_ppm);
-    check_share("delta_ppm", options.delta_ppm);
-    check_share("cap_ppm", options.cap_ppm);
-  }
-  return head_dim;
-}
 
 }  // namespace
 
 vattention_selector::vattention_selector(const selector_config& options, std::uint32_t head_dim,
                                          std::uint64_t seed)
-    : options_(options), head_dim_(checked_dim(options, head_dim)), seed_(seed) {}
-
-void vattention_selector::index_tile(const tile_content&, std::byte*) const {}
+    : options_(options), head_dim_(checked_head_dim(options, head_dim)), seed_(seed) {
+  if (options.epsilon_ppm > 0) {
+    check_share("epsilon_ppm", options.epsilon_ppm);
+    check_share("delta_ppm", options.delta_ppm);
+    check_share("cap_ppm", options.cap_ppm);
+  }
+}
 
 std::unique_ptr<query_selection> vattention_selector::begin(std::span<const tile_entry> tiles,
                                                             const selector_query& query) const {

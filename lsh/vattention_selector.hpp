@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "lsh/token_selector.hpp"
+#include "lsh/key_selector.hpp"
 
 namespace kvtier::lsh {
 
@@ -24,15 +24,11 @@ namespace kvtier::lsh {
 /// drawn here: its size is random, so sigma^2 is taken about 0, and 1 - pi is the finite rest.
 /// Errors of values are not part of it: the rule for the output needs |v - o| of the rest, but keys
 /// and values pass once, before the heaviest are known, and o takes in the window's values.
-class vattention_selector final : public token_selector {
+class vattention_selector final : public key_selector {
  public:
   /// Throws std::invalid_argument where make_token_selector does.
   vattention_selector(const selector_config& options, std::uint32_t head_dim, std::uint64_t seed);
 
-  std::size_t index_bytes() const noexcept override { return 0; }
-  /// Nothing: no index is kept.
-  void index_tile(const tile_content& tile, std::byte* index) const override;
-  bool reads_keys() const noexcept override { return true; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,
                                          const selector_query& query) const override;
 

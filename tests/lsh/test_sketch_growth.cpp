@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "lsh/adaptive_budget.hpp"
@@ -117,6 +118,14 @@ TEST(sketch_growth, needs_something_left_to_read) {
   EXPECT_EQ(choosing->choose(nullptr).rows.size(), 2u * tile_tokens);
   const std::vector<double> factors(4, 4.0);
   EXPECT_FALSE(choosing->grow(factors, nullptr).has_value());
+}
+
+TEST(sketch_growth, refuses_targets_and_caps_that_are_no_shares) {
+  EXPECT_THROW(sketch_selector(growing(20'000, 0), 64, 5, cpu::active_isa()),
+               std::invalid_argument);
+  selector_config options = growing(20'000, 500'000);
+  options.epsilon_ppm = 2'000'000;
+  EXPECT_THROW(sketch_selector(options, 64, 5, cpu::active_isa()), std::invalid_argument);
 }
 
 TEST(sketch_growth, is_not_there_without_epsilon) {

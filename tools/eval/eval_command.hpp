@@ -1,4 +1,9 @@
-/// `kvtier eval`: the errors of selectors on data, against float64.
+/// tools/eval/: `kvtier eval`, the errors of selectors on data, against exact attention in float64.
+///
+/// Lives here: where data comes from (data_source: synthetic_heads, model_heads, dump_heads), what
+/// a selector is judged by (judged_query), asking it by the library's own path (sampled_answer),
+/// figures over many draws (evaluation), the needle suite, and reports. May depend on every room,
+/// tools/decoder and tools/run.
 #pragma once
 
 #include "tools/eval/eval_options.hpp"

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "cpu/task_arena.hpp"
 #include "lsh/selector.hpp"
-#include "tools/eval/head_case.hpp"
-#include "tools/eval/judged_query.hpp"
+#include "tools/eval/judged_data.hpp"
 
 namespace kvtier::eval {
 
@@ -63,26 +61,6 @@ struct method_errors {
   double build_us_per_token = 0.0;
   std::uint32_t seeds = 1;
   std::vector<head_errors> heads;
-};
-
-/// Some cases of one kind of data, ready to be asked. `cases` must outlive it.
-class judged_data {
- public:
-  judged_data(const std::vector<head_case>& cases, const exact_window& window,
-              cpu::task_arena& arena);
-
-  struct judged_case {
-    std::unique_ptr<stored_case> stored;
-    std::vector<judged_query> queries;
-  };
-  const std::vector<judged_case>& cases() const noexcept { return cases_; }
-  const std::string& name() const noexcept { return name_; }
-  /// Offloaded tokens of the largest context.
-  std::uint64_t tokens() const noexcept;
-
- private:
-  std::string name_;
-  std::vector<judged_case> cases_;
 };
 
 /// Judges `options` at `budget`, a share of the offloaded tokens; kinds with a budget of their own

@@ -119,36 +119,46 @@ const std::vector<std::string> everything{
     "sketch:budget=1,epsilon=0.05,cap=1",
 };
 
-TEST(sampled_answer, a_budget_of_everything_is_exact) {
-  struct shape {
-    std::uint32_t heads, head_dim;
-    element_type element;
-    std::uint64_t tokens;
-  };
-  for (const shape each : {shape{4, 64, element_type::bf16, 68 + 10 * 64 + 13},
-                           shape{1, 256, element_type::fp32, 68 + 5 * 64},
-                           shape{8, 128, element_type::fp16, 68 + 4 * 64 + 63},
-                           shape{2, 64, element_type::bf16, 68 + 64}}) {
-    const head_case data = made_case({.tokens = each.tokens,
-                                      .heads = each.heads,
-                                      .head_dim = each.head_dim,
-                                      .element = each.element});
-    for (const std::string& text : everything) {
-      for (const double disk : {0.0, .5, 1.0}) {
-        SCOPED_TRACE(text + " of " + std::to_string(each.tokens) + " tokens, disk " +
-                     std::to_string(disk));
-        const auto asked = try_case(data, text, disk);
-        if (asked == nullptr) {
-          continue;
-        }
-        const sampled_answer given = asked->answered();
-        expect_well_formed(*asked, given, disk);
-        EXPECT_EQ(given.rows_read(), asked->tokens());
-        for (std::uint32_t head = 0; head < each.heads; ++head) {
-          EXPECT_LT(relative_error(given.o[head], asked->judged().exact[head].o), 1e-5);
-        }
+struct case_shape {
+  std::uint32_t heads, head_dim;
+  element_type element;
+  std::uint64_t tokens;
+};
+
+/// Asks each selector over host rows, disk tiles and both, and hands what is well formed to `look`.
+template <class Look>
+void ask_everywhere(const case_shape& each, const std::vector<std::string>& selectors,
+                    const Look& look) {
+  const head_case data = made_case({.tokens = each.tokens,
+                                    .heads = each.heads,
+                                    .head_dim = each.head_dim,
+                                    .element = each.element});
+  for (const std::string& text : selectors) {
+    for (const double disk : {0.0, .5, 1.0}) {
+      SCOPED_TRACE(text + " of " + std::to_string(each.tokens) + " tokens, disk " +
+                   std::to_string(disk));
+      const auto asked = try_case(data, text, disk);
+      if (asked == nullptr) {
+        continue;
       }
+      const sampled_answer given = asked->answered();
+      expect_well_formed(*asked, given, disk);
+      look(*asked, given);
     }
+  }
+}
+
+TEST(sampled_answer, a_budget_of_everything_is_exact) {
+  for (const case_shape each : {case_shape{4, 64, element_type::bf16, 68 + 10 * 64 + 13},
+                                case_shape{1, 256, element_type::fp32, 68 + 5 * 64},
+                                case_shape{8, 128, element_type::fp16, 68 + 4 * 64 + 63},
+                                case_shape{2, 64, element_type::bf16, 68 + 64}}) {
+    ask_everywhere(each, everything, [&](const auto& asked, const sampled_answer& given) {
+      EXPECT_EQ(given.rows_read(), asked.tokens());
+      for (std::uint32_t head = 0; head < each.heads; ++head) {
+        EXPECT_LT(relative_error(given.o[head], asked.judged().exact[head].o), 1e-5);
+      }
+    });
   }
 }
 
@@ -172,35 +182,16 @@ const std::vector<std::string> parts{
 };
 
 TEST(sampled_answer, every_selector_reads_what_it_says_wherever_tiles_lie) {
-  struct shape {
-    std::uint32_t heads, head_dim;
-    element_type element;
-    std::uint64_t tokens;
-  };
-  for (const shape each : {shape{4, 64, element_type::bf16, 68 + 20 * 64 + 13},
-                           shape{1, 64, element_type::fp16, 68 + 64},
-                           shape{8, 256, element_type::fp32, 68 + 6 * 64}}) {
-    const head_case data = made_case({.tokens = each.tokens,
-                                      .heads = each.heads,
-                                      .head_dim = each.head_dim,
-                                      .element = each.element});
-    for (const std::string& text : parts) {
-      for (const double disk : {0.0, .5, 1.0}) {
-        SCOPED_TRACE(text + " of " + std::to_string(each.tokens) + " tokens, disk " +
-                     std::to_string(disk));
-        const auto asked = try_case(data, text, disk);
-        if (asked == nullptr) {
-          continue;
-        }
-        const sampled_answer given = asked->answered();
-        expect_well_formed(*asked, given, disk);
-        for (std::uint32_t head = 0; head < each.heads; ++head) {
-          // Not right, but of the size of an answer.
-          EXPECT_LT(relative_error(given.o[head], asked->judged().exact[head].o), 3.0);
-          EXPECT_FALSE(given.reports[head].error_bound < 0.0F);
-        }
+  for (const case_shape each : {case_shape{4, 64, element_type::bf16, 68 + 20 * 64 + 13},
+                                case_shape{1, 64, element_type::fp16, 68 + 64},
+                                case_shape{8, 256, element_type::fp32, 68 + 6 * 64}}) {
+    ask_everywhere(each, parts, [&](const auto& asked, const sampled_answer& given) {
+      for (std::uint32_t head = 0; head < each.heads; ++head) {
+        // Not right, but of the size of an answer.
+        EXPECT_LT(relative_error(given.o[head], asked.judged().exact[head].o), 3.0);
+        EXPECT_FALSE(given.reports[head].error_bound < 0.0F);
       }
-    }
+    });
   }
 }
 
