@@ -20,7 +20,7 @@ constexpr std::uint64_t most_heads = 8;
 class dump_reader {
  public:
   explicit dump_reader(const std::filesystem::path& file)
-      : file_(file), name_(file.stem().string()) {}
+      : file_(file), name_((file.parent_path() / file.stem()).string()) {}
 
   /// Ascending.
   std::set<std::uint32_t> layers() const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <iostream>
 #include <map>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include "tools/decoder/model_error.hpp"
@@ -34,24 +36,35 @@ evaluation_setting setting_of(const eval_options& options) {
           .most_indexes = options.hash_seeds};
 }
 
-/// A bad path fails at once, not after the work.
+/// A bad path fails at once, not after the work. What is in the file stays until then.
+void check_file(const char* flag, const std::string& path) {
+  std::error_code none;
+  const bool is_new = !std::filesystem::exists(path, none);
+  errno = 0;
+  if (!std::ofstream(path, std::ios::app)) {
+    throw std::invalid_argument(
+        fmt::format("{}: cannot write '{}' ({}); name a file in a directory that exists and may be "
+                    "written",
+                    flag, path, std::generic_category().message(errno)));
+  }
+  if (is_new) {
+    std::filesystem::remove(path, none);
+  }
+}
+
 void check_files(const eval_options& options) {
   const bool json = !options.json.empty() && options.json != "-";
   const bool html = !options.html.empty();
-  const auto check = [](const char* flag, const std::string& path) {
-    if (!std::ofstream(path, std::ios::app)) {
-      throw std::invalid_argument(
-          fmt::format("{}: cannot write '{}'; name a file in a directory that exists", flag, path));
-    }
-  };
   if (json) {
-    check("--json", options.json);
+    check_file("--json", options.json);
   }
   if (html) {
-    check("--html", options.html);
+    check_file("--html", options.html);
   }
-  std::error_code none;
-  if (json && html && std::filesystem::equivalent(options.json, options.html, none)) {
+  const auto whole = [](const std::string& path) {
+    return std::filesystem::weakly_canonical(path);
+  };
+  if (json && html && whole(options.json) == whole(options.html)) {
     throw std::invalid_argument(
         fmt::format("--html: '{}' is the file of --json too; name another", options.html));
   }
@@ -82,6 +95,9 @@ std::vector<std::vector<head_case>> by_name(std::vector<head_case> cases) {
   return groups;
 }
 
+/// A dump is as long as it is: one length will do.
+bool has_own_length(const std::string& item) { return item.starts_with("dump:"); }
+
 /// Budgets that make a difference: none where selectors are taken as given.
 std::vector<double> budgets_of(const eval_options& options) {
   return options.as_given ? std::vector<double>{0.0} : options.budgets;
@@ -98,6 +114,7 @@ class judging {
   explicit judging(const eval_options& options)
       : options_(options), setting_(setting_of(options)), arena_(threads_of(options)) {}
 
+  /// `tokens`: what the summary tells apart.
   void judge(const std::vector<head_case>& cases, std::uint64_t tokens) {
     const judged_data data(cases, setting_.window, arena_);
     for (const std::string& text : options_.selectors) {
@@ -226,8 +243,12 @@ int evaluate_all(const eval_options& options) {
         "synthetic:g2 --selector sketch, or --needle");
   }
   judging judge(options);
-  for (const std::uint64_t tokens : tokens_of(options)) {
+  const std::vector<std::uint64_t> lengths = tokens_of(options);
+  for (const std::uint64_t tokens : lengths) {
     for (const std::string& item : options.data) {
+      if (has_own_length(item) && tokens != lengths.front()) {
+        continue;
+      }
       const data_request request{.tokens = tokens,
                                  .seed = options.seed,
                                  .cases = options.cases,
@@ -236,7 +257,7 @@ int evaluate_all(const eval_options& options) {
                                  .model_data = options.models,
                                  .threads = options.threads};
       for (const auto& group : by_name(cases_of(item, request))) {
-        judge.judge(group, tokens);
+        judge.judge(group, has_own_length(item) ? group.front().tokens() : tokens);
       }
     }
   }

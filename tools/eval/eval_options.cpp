@@ -74,12 +74,29 @@ void add_data_flags(CLI::App& command, eval_options& options) {
       ->type_name("FILE");
 }
 
+void add_report_flags(CLI::App& command, eval_options& options) {
+  auto* const report = command.add_option_group("Reports");
+  report->add_flag("--per-head", options.per_head, "A line per query head too");
+  report->add_option("--json", options.json, "Write all figures as a JSON list; - = stdout")
+      ->type_name("FILE");
+  report->add_option("--html", options.html, "Write a page with curves of error against rows")
+      ->type_name("FILE");
+  report->add_flag("-q,--quiet", options.quiet, "No progress on stderr");
+}
+
+/// After all flags that it does without.
 void add_needle_flags(CLI::App& command, eval_options& options) {
   auto* const needle = command.add_option_group("Needles");
-  needle->add_flag("--needle", options.needle,
-                   "Ask the needle model for facts in long texts instead, with selectors as given: "
-                   "question and answer by the selector (sparse), or the question exactly (dense), "
-                   "against full attention");
+  auto* const asks =
+      needle->add_flag("--needle", options.needle,
+                       "Ask the needle model for facts in long texts instead, with selectors as "
+                       "given: question and answer by the selector (sparse), or the question "
+                       "exactly (dense), against full attention");
+  for (const char* other :
+       {"--data", "--cases", "--queries", "--budget", "--as-given", "--seeds", "--hash-seeds",
+        "--sinks", "--recent", "--disk", "--no-window-mass", "--per-head"}) {
+    asks->excludes(command.get_option(other));
+  }
   needle->add_option("--depths", options.depths, "Parts of the text that are told apart")
       ->check(CLI::Range(1U, 64U))
       ->capture_default_str();
@@ -152,14 +169,8 @@ std::vector<std::uint64_t> default_tokens(bool needle) {
 void add_flags(CLI::App& command, eval_options& options) {
   add_data_flags(command, options);
   add_method_flags(command, options);
+  add_report_flags(command, options);
   add_needle_flags(command, options);
-  auto* const report = command.add_option_group("Reports");
-  report->add_flag("--per-head", options.per_head, "A line per query head too");
-  report->add_option("--json", options.json, "Write all figures as a JSON list; - = stdout")
-      ->type_name("FILE");
-  report->add_option("--html", options.html, "Write a page with curves of error against rows")
-      ->type_name("FILE");
-  report->add_flag("-q,--quiet", options.quiet, "No progress on stderr");
 }
 
 }  // namespace kvtier::eval

@@ -94,7 +94,7 @@ TEST_F(dumps, are_read_as_laid_out) {
   ASSERT_EQ(cases.size(), 2u);
   for (std::uint32_t kv_head = 0; kv_head < 2; ++kv_head) {
     const head_case& one = cases[kv_head];
-    EXPECT_EQ(one.data, "dump:a:b:layer2");
+    EXPECT_EQ(one.data, "dump:" + (folder_.path() / "a:b:layer2").string());
     EXPECT_EQ(one.layer, 2u);
     EXPECT_EQ(one.kv_head, kv_head);
     EXPECT_EQ(one.heads, 3u);
