@@ -19,7 +19,7 @@ void add_to(std::vector<double>& sums, const std::vector<float>& more, std::size
 struct drawn_rows {
   std::vector<std::size_t> at;  // in the list of all rows
   std::vector<const std::byte*> rows;
-  std::vector<float> weights, estimates, t, c, sizes;
+  std::vector<float> weights, estimates, rises, t, c, sizes;
   std::vector<mean_value> means;
 
   void reserve(std::size_t count, std::size_t stride) {
@@ -30,6 +30,7 @@ struct drawn_rows {
     means.reserve(count);
     weights.reserve(count * stride);
     estimates.reserve(count * stride);
+    rises.reserve(count * stride);
   }
 };
 
@@ -132,12 +133,60 @@ std::vector<row_masses> chosen_rows::masses() const {
   return all;
 }
 
-std::vector<row_corrections> chosen_rows::correct(const std::vector<double>& alpha,
-                                                  const std::vector<float>& centre,
+std::vector<slope_sums> chosen_rows::slopes(cpu::task_arena* helpers) const {
+  std::vector<std::vector<slope_sums>> sums(chunks());
+  share_work(chunks(), helpers, [&](std::size_t chunk) { slope_chunk(chunk, sums[chunk]); });
+  slope_sums none;
+  none.num.assign(call_.query.head_dim, 0.0);
+  std::vector<slope_sums> all(heads(), none);
+  for (std::uint32_t h = 0; h < heads(); ++h) {
+    for (const std::vector<slope_sums>& chunk : sums) {
+      all[h].add(chunk[h]);
+    }
+  }
+  return all;
+}
+
+void chosen_rows::slope_chunk(std::size_t chunk, std::vector<slope_sums>& sums) const {
+  const selection& chosen = call_.chosen;
+  const std::size_t stride = padded_heads(heads());
+  std::vector<const std::byte*> rows;
+  std::vector<mean_value> means;
+  std::vector<float> factors;
+  sums.resize(heads());
+  for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
+    const double t = weights_of(call_.row_threshold(i), chosen.estimator, true).t;
+    if (t == 0.0) {
+      continue;
+    }
+    rows.push_back(rows_[i]);
+    means.push_back(call_.mean_of(chosen.rows[i] / tile_tokens));
+    factors.resize(factors.size() + stride);
+    for (std::uint32_t h = 0; h < heads(); ++h) {
+      const double x = chosen.row_rises[i * heads() + h];
+      const double factor = t * double{chosen.row_weights[i * heads() + h]} * x;
+      factors[factors.size() - stride + h] = static_cast<float>(factor);
+      sums[h].rise2 += factor * x;
+    }
+  }
+  std::vector<float> sizes(rows.size()), num(std::size_t{heads()} * call_.query.head_dim);
+  call_.kernels.slopes({pass_over(rows.data(), rows.size()), means.data(), factors.data(),
+                        sizes.data(), num.data()});
+  for (std::uint32_t h = 0; h < heads(); ++h) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const double factor = factors[i * stride + h];
+      sums[h].noise += factor * factor * double{sizes[i]};
+    }
+    sums[h].num.assign(call_.query.head_dim, 0.0);
+    add_to(sums[h].num, num, h);
+  }
+}
+
+std::vector<row_corrections> chosen_rows::correct(std::span<const row_estimate> estimates,
                                                   cpu::task_arena* helpers) const {
   std::vector<correction_chunk> sums(chunks());
   share_work(chunks(), helpers,
-             [&](std::size_t chunk) { correct_chunk(chunk, alpha, centre, sums[chunk]); });
+             [&](std::size_t chunk) { correct_chunk(chunk, estimates, sums[chunk]); });
   std::vector<row_corrections> all(heads());
   for (std::uint32_t h = 0; h < heads(); ++h) {
     all[h].correction.assign(call_.query.head_dim, 0.0);
@@ -154,44 +203,61 @@ std::vector<row_corrections> chosen_rows::correct(const std::vector<double>& alp
       }
     }
     for (const term_place& place : heaviest.terms()) {
-      all[h].heaviest.push_back(
-          term_at(place, h, alpha[h], centre.data() + std::size_t{h} * call_.query.head_dim));
+      all[h].heaviest.push_back(term_at(place, h, estimates[h]));
     }
   }
   return all;
 }
 
+/// alpha W~ of row `i`.
+double chosen_rows::estimate_of(std::size_t i, std::uint32_t head,
+                                const row_estimate& estimate) const {
+  return estimate.alpha * double{call_.chosen.row_weights[i * heads() + head]};
+}
+
 /// z of one row, again.
-direction_term chosen_rows::term_at(const term_place& place, std::uint32_t head, double alpha,
-                                    const float* centre) const {
+direction_term chosen_rows::term_at(const term_place& place, std::uint32_t head,
+                                    const row_estimate& estimate) const {
   const std::uint32_t dim = call_.query.head_dim;
-  const bool weighted = call_.weighted();
   const std::size_t i = place.place;
   const float weight = weights_[i * padded_heads(heads()) + head];
-  const float estimate =
-      weighted ? 0.0f
-               : static_cast<float>(alpha * double{call_.chosen.row_weights[i * heads() + head]});
-  const mean_value mean =
-      weighted ? mean_value{} : call_.mean_of(call_.chosen.rows[i] / tile_tokens);
   direction_term made{place.variance, std::vector<float>(dim)};
   to_float(call_.element, rows_[i] + dim * element_bytes(call_.element), made.z.data(), dim);
   for (std::uint32_t d = 0; d < dim; ++d) {
-    const float expected =
-        weighted ? 0.0f : estimate * mean.unit * static_cast<float>(mean.values[d]);
-    made.z[d] = weight * made.z[d] - expected - (weight - estimate) * centre[d];
+    made.z[d] = weight * (made.z[d] - estimate.centre[d]);
+  }
+  if (call_.weighted()) {
+    return made;
+  }
+  const auto expected = static_cast<float>(estimate_of(i, head, estimate));
+  const mean_value mean = call_.mean_of(call_.chosen.rows[i] / tile_tokens);
+  const float x = call_.chosen.rises ? call_.chosen.row_rises[i * heads() + head] : 0.0f;
+  for (std::uint32_t d = 0; d < dim; ++d) {
+    const float value =
+        mean.unit * static_cast<float>(mean.values[d]) + x * estimate.slope->values()[d];
+    made.z[d] -= expected * (value - estimate.centre[d]);
   }
   return made;
 }
 
-void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
-                                const std::vector<float>& centre, correction_chunk& sums) const {
+void chosen_rows::correct_chunk(std::size_t chunk, std::span<const row_estimate> estimates,
+                                correction_chunk& sums) const {
   const selection& chosen = call_.chosen;
+  const std::uint32_t dim = call_.query.head_dim;
   const bool weighted = call_.weighted();
   const std::size_t stride = padded_heads(heads());
+  std::vector<float> centre, slopes;
+  bool rises = false;
+  for (const row_estimate& estimate : estimates) {
+    centre.insert(centre.end(), estimate.centre.begin(), estimate.centre.end());
+    const auto slope = estimate.slope->values();
+    slopes.insert(slopes.end(), slope.begin(), slope.end());
+    rises = rises || !estimate.slope->zero();
+  }
   sums.heads.resize(heads());
   sums.heaviest.resize(heads());
-  sums.correction.assign(centre.size(), 0.0f);
-  sums.cross.assign(centre.size(), 0.0f);
+  sums.correction.assign(std::size_t{heads()} * dim, 0.0f);
+  sums.cross.assign(std::size_t{heads()} * dim, 0.0f);
   drawn_rows drawn;
   drawn.reserve(end_of(chunk) - chunk * chunk_rows, stride);
   for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
@@ -205,30 +271,44 @@ void chosen_rows::correct_chunk(std::size_t chunk, const std::vector<double>& al
     drawn.c.push_back(static_cast<float>(unit.c));
     drawn.weights.insert(drawn.weights.end(), weights_.data() + i * stride,
                          weights_.data() + (i + 1) * stride);
-    if (!weighted) {
-      drawn.means.push_back(call_.mean_of(chosen.rows[i] / tile_tokens));
-      for (std::uint32_t h = 0; h < stride; ++h) {
-        drawn.estimates.push_back(
-            h < heads() ? static_cast<float>(alpha[h] * double{chosen.row_weights[i * heads() + h]})
-                        : 0.0f);
-      }
+    if (weighted) {
+      continue;
+    }
+    drawn.means.push_back(call_.mean_of(chosen.rows[i] / tile_tokens));
+    for (std::uint32_t h = 0; h < stride; ++h) {
+      const double estimate = h < heads() ? estimate_of(i, h, estimates[h]) : 0.0;
+      const double x = rises && h < heads() ? double{chosen.row_rises[i * heads() + h]} : 0.0;
+      drawn.estimates.push_back(static_cast<float>(estimate));
+      drawn.rises.push_back(static_cast<float>(estimate * x));
     }
   }
   drawn.sizes.resize(drawn.weights.size());
-  call_.kernels.residuals({pass_over(drawn.rows.data(), drawn.rows.size()), drawn.weights.data(),
-                           weighted ? nullptr : drawn.estimates.data(), drawn.means.data(),
-                           drawn.t.data(), drawn.c.data(), centre.data(), drawn.sizes.data(),
-                           sums.cross.data(), sums.correction.data()});
+  residual_pass pass{.read = pass_over(drawn.rows.data(), drawn.rows.size()),
+                     .weights = drawn.weights.data(),
+                     .c = drawn.c.data(),
+                     .centre = centre.data(),
+                     .sizes = drawn.sizes.data(),
+                     .cross = sums.cross.data()};
+  if (!weighted) {
+    pass.estimates = drawn.estimates.data();
+    pass.means = drawn.means.data();
+    pass.t = drawn.t.data();
+    pass.correction = sums.correction.data();
+    pass.rises = rises ? drawn.rises.data() : nullptr;
+    pass.slopes = slopes.data();
+  }
+  call_.kernels.residuals(pass);
   for (std::size_t i = 0; i < drawn.at.size(); ++i) {
     const unit_weights unit =
         weights_of(chosen.thresholds[drawn.at[i]], chosen.estimator, !weighted);
     for (std::uint32_t h = 0; h < heads(); ++h) {
       const std::size_t at = i * stride + h;
       const float estimate = weighted ? 0.0f : drawn.estimates[at];
+      const double alpha = estimates[h].alpha;
       const double moment =
           chosen.row_moments.empty()
               ? 0.0
-              : alpha[h] * alpha[h] * double{chosen.row_moments[drawn.at[i] * heads() + h]};
+              : alpha * alpha * double{chosen.row_moments[drawn.at[i] * heads() + h]};
       sums.heads[h].add(unit, double{drawn.weights[at]} - double{estimate}, double{drawn.sizes[at]},
                         moment);
       sums.heaviest[h].offer({unit.c * double{drawn.sizes[at]}, drawn.at[i]});

@@ -12,6 +12,7 @@
 #include "lsh/row_kernels.hpp"
 #include "lsh/sketch_format.hpp"
 #include "lsh/term_directions.hpp"
+#include "lsh/value_slope.hpp"
 
 namespace kvtier::lsh {
 
@@ -63,6 +64,13 @@ struct row_corrections {
   std::vector<direction_term> heaviest;  ///< most_direction_terms of them at most
 };
 
+/// What is expected of the values of one head: alpha W~ (m + slope x).
+struct row_estimate {
+  double alpha = 1.0;
+  const value_slope* slope = nullptr;
+  std::span<const float> centre;  ///< [head_dim] where corrections are taken at
+};
+
 class chosen_rows {
  public:
   /// `call` must outlive it.
@@ -73,9 +81,10 @@ class chosen_rows {
   bool weighed() const noexcept { return rows_.size() == call_.chosen.rows.size(); }
   /// [heads]
   std::vector<row_masses> masses() const;
-  /// [heads]. Estimates count times alpha[head]; z is taken at centre [heads][head_dim].
-  std::vector<row_corrections> correct(const std::vector<double>& alpha,
-                                       const std::vector<float>& centre,
+  /// [heads], of rows that stand for others. Only where the selection has rises.
+  std::vector<slope_sums> slopes(cpu::task_arena* helpers) const;
+  /// [heads]
+  std::vector<row_corrections> correct(std::span<const row_estimate> estimates,
                                        cpu::task_arena* helpers) const;
 
  private:
@@ -98,11 +107,12 @@ class chosen_rows {
   row_pass pass_over(const std::byte* const* rows, std::size_t count) const noexcept;
   void weigh_chunk(std::size_t chunk);
   void prefetch_means(std::size_t first, std::size_t last) const noexcept;
-  void correct_chunk(std::size_t chunk, const std::vector<double>& alpha,
-                     const std::vector<float>& centre, correction_chunk& sums) const;
-
-  direction_term term_at(const term_place& place, std::uint32_t head, double alpha,
-                         const float* centre) const;
+  void slope_chunk(std::size_t chunk, std::vector<slope_sums>& sums) const;
+  void correct_chunk(std::size_t chunk, std::span<const row_estimate> estimates,
+                     correction_chunk& sums) const;
+  double estimate_of(std::size_t i, std::uint32_t head, const row_estimate& estimate) const;
+  direction_term term_at(const term_place& place, std::uint32_t head,
+                         const row_estimate& estimate) const;
 
   const sampling_call& call_;
   std::vector<const std::byte*> rows_;

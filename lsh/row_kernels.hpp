@@ -1,5 +1,6 @@
-/// The two passes over rows that were read, per instruction set: weights and their sums first, and
-/// once the host's own output is known, what each row's correction is made of. Private to lsh/.
+/// The passes over rows that were read, per instruction set: weights and their sums, how values
+/// follow scores, and once the host's own output is known, what each row's correction is made of.
+/// Private to lsh/.
 #pragma once
 
 #include <cstddef>
@@ -41,14 +42,26 @@ struct mean_value {
   float unit = 0.0f;
 };
 
-/// With m the tile's mean value, z = w v - W m - (w - W) centre:
+/// With m the tile's mean value: sizes = |v - m|^2, num += sum of factor (v - m).
+struct slope_pass {
+  row_pass read;
+  const mean_value* means = nullptr;  ///< [count]
+  const float* factors = nullptr;     ///< [count][padded_heads]
+  float* sizes = nullptr;             ///< [count], out
+  float* num = nullptr;               ///< [heads][head_dim], added to
+};
+
+/// With m the tile's mean value, z = w v - W m - rise slope - (w - W) centre:
 /// sizes = |z|^2, cross += sum of c (w - W) z, correction += sum of t z.
-/// Without estimates W = 0, and there is no correction: z = w (v - centre).
+/// Without rises the term of the slope is not there. Without estimates W = 0, and there is no
+/// correction: z = w (v - centre).
 struct residual_pass {
   row_pass read;
   const float* weights = nullptr;     ///< w [count][padded_heads]
   const float* estimates = nullptr;   ///< W [count][padded_heads], or null
   const mean_value* means = nullptr;  ///< [count], with estimates
+  const float* rises = nullptr;       ///< W x [count][padded_heads], with estimates, or null
+  const float* slopes = nullptr;      ///< [heads][head_dim], with rises
   const float* t = nullptr;           ///< [count], with estimates
   const float* c = nullptr;           ///< [count]
   const float* centre = nullptr;      ///< [heads][head_dim]
@@ -60,6 +73,7 @@ struct residual_pass {
 /// What they give depends on the instruction set by rounding only.
 struct row_kernels {
   void (*weigh)(const weigh_pass& pass);
+  void (*slopes)(const slope_pass& pass);
   void (*residuals)(const residual_pass& pass);
 };
 

@@ -179,17 +179,112 @@ template <class Rows, int HeadDim> class weigher {
   quad_vectors<HeadDim> num_[2];
 };
 
+void prefetch_row(const std::byte* at) {
+  // Not _mm_prefetch: GCC 12 drops calls whose only effect it is.
+  asm volatile("prefetcht0 %0" ::"m"(*at));
+}
+
+__m512 widen(const std::int8_t* levels) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels))));
+}
+
+/// Dims of rows that a pass over values takes at a time.
+constexpr int value_step = 32;
+
+/// Adds head_dim sums.
+void add_sums(const float* sums, int head_dim, float* to) {
+  for (int d = 0; d < head_dim; d += 16) {
+    _mm512_storeu_ps(to + d, _mm512_add_ps(_mm512_loadu_ps(to + d), _mm512_load_ps(sums + d)));
+  }
+}
+
+/// 16 rows and a quad at a time, as residual_sums does.
+template <class Rows> class slope_sums {
+ public:
+  explicit slope_sums(const slope_pass& pass)
+      : pass_(pass), shape_(pass.read), head_dim_(static_cast<int>(pass.read.head_dim)) {
+    num_[0].clear(head_dim_);
+    num_[1].clear(head_dim_);
+  }
+
+  void run() {
+    for (std::uint32_t from = 0; from < shape_.count(); from += tile_rows) {
+      const tile rows = shape_.rows_from(from);
+      const tile next = shape_.rows_from(from + tile_rows);
+      for (std::uint32_t i = 0; i < shape_.quads(); ++i) {
+        alignas(64) quad_scalars factors;
+        shape_.load(pass_.factors, from, rows.count, i, factors);
+        __m512 sizes[tile_rows] = {};
+        for (int d = 0; d < head_dim_; d += value_step) {
+          add(rows, next, from, i, d, factors, sizes);
+        }
+        for (std::uint32_t r = 0; r < rows.count; ++r) {
+          pass_.sizes[from + r] = _mm512_reduce_add_ps(sizes[r]);
+        }
+      }
+    }
+    for (std::uint32_t h = 0; h < pass_.read.heads; ++h) {
+      add_sums(num_[h / quad].of[h % quad], head_dim_,
+               pass_.num + std::size_t{h} * pass_.read.head_dim);
+    }
+  }
+
+ private:
+  static constexpr std::size_t element = Rows::element_size;
+
+  /// Dims [d, d + 32) of 16 rows under a quad.
+  void add(const tile& rows, const tile& next, std::uint32_t from, std::uint32_t i, int d,
+           const quad_scalars& factors, __m512 (&sizes)[tile_rows]) {
+    const std::size_t offset = static_cast<std::size_t>(head_dim_ + d) * element;
+    __m512 num[quad][2];
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+      num[g][0] = _mm512_load_ps(num_[i].of[g] + d);
+      num[g][1] = _mm512_load_ps(num_[i].of[g] + d + 16);
+    }
+    for (std::uint32_t r = 0; r < rows.count; ++r) {
+      prefetch_row(next.rows[r] + offset);
+      const mean_value& mean = pass_.means[from + r];
+      const __m512 unit = _mm512_set1_ps(mean.unit);
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        const __m512 value =
+            Rows::load_16(rows.rows[r] + offset + static_cast<std::size_t>(16 * j) * element);
+        const __m512 x = _mm512_fnmadd_ps(unit, widen(mean.values + d + 16 * j), value);
+        sizes[r] = _mm512_fmadd_ps(x, x, sizes[r]);
+#pragma GCC unroll 4
+        for (std::uint32_t g = 0; g < quad; ++g) {
+          num[g][j] =
+              _mm512_fmadd_ps(_mm512_set1_ps(factors[std::size_t{r} * quad + g]), x, num[g][j]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (std::uint32_t g = 0; g < quad; ++g) {
+      _mm512_store_ps(num_[i].of[g] + d, num[g][0]);
+      _mm512_store_ps(num_[i].of[g] + d + 16, num[g][1]);
+    }
+  }
+
+  const slope_pass& pass_;
+  const pass_shape shape_;
+  const int head_dim_;
+  quad_vectors<max_head_dim> num_[2];
+};
+
 /// The scalars that 16 rows are multiplied by, [row][head].
 struct row_factors {
   alignas(64) quad_scalars weights;
   alignas(64) quad_scalars estimates;  // times the unit of the tile's mean value
+  alignas(64) quad_scalars rises;
   alignas(64) quad_scalars excess;
   alignas(64) quad_scalars cross;
 };
 
 /// Rows load 16 elements at a time, in order. The head dim is no constant here: nothing is gained
 /// by one, and three times the code is a lot.
-template <class Rows, bool Estimated> class residual_sums {
+template <class Rows, bool Estimated, bool Rises> class residual_sums {
  public:
   explicit residual_sums(const residual_pass& pass)
       : pass_(pass), shape_(pass.read), head_dim_(static_cast<int>(pass.read.head_dim)) {
@@ -200,8 +295,14 @@ template <class Rows, bool Estimated> class residual_sums {
         for (int d = 0; d < head_dim_; d += 16) {
           const float* from = pass.centre + (std::size_t{i} * quad + g) * pass.read.head_dim +
                               static_cast<std::size_t>(d);
+          const bool present = g < shape_.heads_of(i);
           _mm512_store_ps(centre_[i].of[g] + d,
-                          g < shape_.heads_of(i) ? _mm512_loadu_ps(from) : _mm512_setzero_ps());
+                          present ? _mm512_loadu_ps(from) : _mm512_setzero_ps());
+          if constexpr (Rises) {
+            const float* slope = pass.slopes + (from - pass.centre);
+            _mm512_store_ps(slope_[i].of[g] + d,
+                            present ? _mm512_loadu_ps(slope) : _mm512_setzero_ps());
+          }
         }
       }
     }
@@ -220,7 +321,7 @@ template <class Rows, bool Estimated> class residual_sums {
             sizes[r][g] = _mm512_setzero_ps();
           }
         }
-        for (int d = 0; d < head_dim_; d += step) {
+        for (int d = 0; d < head_dim_; d += value_step) {
           add(rows, next, from, i, d, factors, sizes);
         }
         store_sizes(sizes, from, rows.count, i);
@@ -229,29 +330,25 @@ template <class Rows, bool Estimated> class residual_sums {
     for (std::uint32_t i = 0; i < shape_.quads(); ++i) {
       for (std::uint32_t g = 0; g < shape_.heads_of(i); ++g) {
         const std::size_t at = (std::size_t{i} * quad + g) * pass_.read.head_dim;
-        add_to(cross_[i].of[g], pass_.cross + at);
+        add_sums(cross_[i].of[g], head_dim_, pass_.cross + at);
         if constexpr (Estimated) {
-          add_to(correction_[i].of[g], pass_.correction + at);
+          add_sums(correction_[i].of[g], head_dim_, pass_.correction + at);
         }
       }
     }
   }
 
  private:
-  static constexpr int step = 32;  // dims
   static constexpr std::size_t element = Rows::element_size;
-
-  void add_to(const float* sums, float* to) const {
-    for (int d = 0; d < head_dim_; d += 16) {
-      _mm512_storeu_ps(to + d, _mm512_add_ps(_mm512_loadu_ps(to + d), _mm512_load_ps(sums + d)));
-    }
-  }
 
   void load_factors(std::uint32_t from, std::uint32_t count, std::uint32_t i,
                     row_factors& to) const {
     shape_.load(pass_.weights, from, count, i, to.weights);
     if constexpr (Estimated) {
       shape_.load(pass_.estimates, from, count, i, to.estimates);
+    }
+    if constexpr (Rises) {
+      shape_.load(pass_.rises, from, count, i, to.rises);
     }
     for (std::uint32_t r = 0; r < tile_rows; ++r) {
       const bool present = r < count;
@@ -284,7 +381,7 @@ template <class Rows, bool Estimated> class residual_sums {
       }
     }
     for (std::uint32_t r = 0; r < rows.count; ++r) {
-      prefetch(next.rows[r] + offset);
+      prefetch_row(next.rows[r] + offset);
       const __m512 value[2] = {Rows::load_16(rows.rows[r] + offset),
                                Rows::load_16(rows.rows[r] + offset + 16 * element)};
       __m512 mean[2];
@@ -307,6 +404,10 @@ template <class Rows, bool Estimated> class residual_sums {
           z = _mm512_fnmadd_ps(excess, _mm512_load_ps(centre_[i].of[g] + d + 16 * j), z);
           if constexpr (Estimated) {
             z = _mm512_fnmadd_ps(_mm512_set1_ps(factors.estimates[at]), mean[j], z);
+            if constexpr (Rises) {
+              z = _mm512_fnmadd_ps(_mm512_set1_ps(factors.rises[at]),
+                                   _mm512_load_ps(slope_[i].of[g] + d + 16 * j), z);
+            }
             correction[g][j] = _mm512_fmadd_ps(t, z, correction[g][j]);
           }
           cross[g][j] = _mm512_fmadd_ps(cross_factor, z, cross[g][j]);
@@ -322,16 +423,6 @@ template <class Rows, bool Estimated> class residual_sums {
         _mm512_store_ps(correction_[i].of[g] + d + 16 * j, correction[g][j]);
       }
     }
-  }
-
-  static void prefetch(const std::byte* at) {
-    // Not _mm_prefetch: GCC 12 drops calls whose only effect it is.
-    asm volatile("prefetcht0 %0" ::"m"(*at));
-  }
-
-  static __m512 widen(const std::int8_t* levels) {
-    return _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels))));
   }
 
   void store_sizes(const __m512 (&sizes)[tile_rows][quad], std::uint32_t from, std::uint32_t count,
@@ -351,6 +442,7 @@ template <class Rows, bool Estimated> class residual_sums {
   const pass_shape shape_;
   const int head_dim_;
   quad_vectors<max_head_dim> centre_[2];
+  quad_vectors<max_head_dim> slope_[2];
   quad_vectors<max_head_dim> cross_[2];
   quad_vectors<max_head_dim> correction_[2];
 };
@@ -364,14 +456,21 @@ void weigh(const weigh_pass& pass) {
       [&]<class Rows, int HeadDim>() { weigher<Rows, HeadDim>(pass).run(); });
 }
 
-template <bool Estimated> void add_residuals(const residual_pass& pass) {
-  switch (pass.read.element) {
+/// Calls body.template operator()<Rows>() for rows that load 16 elements in order.
+template <class Body> void with_rows(element_type element, const Body& body) {
+  switch (element) {
     case element_type::bf16:
-      return residual_sums<cpu::widened_bf16_rows, Estimated>(pass).run();
+      return body.template operator()<cpu::widened_bf16_rows>();
     case element_type::fp16:
-      return residual_sums<cpu::fp16_rows, Estimated>(pass).run();
+      return body.template operator()<cpu::fp16_rows>();
     case element_type::fp32:
-      return residual_sums<cpu::fp32_rows, Estimated>(pass).run();
+      return body.template operator()<cpu::fp32_rows>();
+  }
+}
+
+void slopes(const slope_pass& pass) {
+  if (pass.read.count > 0) {
+    with_rows(pass.read.element, [&]<class Rows>() { slope_sums<Rows>(pass).run(); });
   }
 }
 
@@ -379,15 +478,19 @@ void residuals(const residual_pass& pass) {
   if (pass.read.count == 0) {
     return;
   }
-  if (pass.estimates != nullptr) {
-    add_residuals<true>(pass);
-  } else {
-    add_residuals<false>(pass);
-  }
+  with_rows(pass.read.element, [&]<class Rows>() {
+    if (pass.estimates == nullptr) {
+      residual_sums<Rows, false, false>(pass).run();
+    } else if (pass.rises == nullptr) {
+      residual_sums<Rows, true, false>(pass).run();
+    } else {
+      residual_sums<Rows, true, true>(pass).run();
+    }
+  });
 }
 
 }  // namespace
 
-const row_kernels avx512_bf16_row_kernels = {weigh, residuals};
+const row_kernels avx512_bf16_row_kernels = {weigh, slopes, residuals};
 
 }  // namespace kvtier::lsh

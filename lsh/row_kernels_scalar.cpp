@@ -41,9 +41,38 @@ void weigh(const weigh_pass& pass) {
   }
 }
 
+void load_mean(const mean_value& mean, std::uint32_t head_dim, float* to) {
+  for (std::uint32_t d = 0; d < head_dim; ++d) {
+    to[d] = mean.unit * static_cast<float>(mean.values[d]);
+  }
+}
+
+void slopes(const slope_pass& pass) {
+  const row_pass& read = pass.read;
+  const std::uint32_t head_dim = read.head_dim;
+  vector value, mean;
+  for (std::uint32_t i = 0; i < read.count; ++i) {
+    load_value(read, i, value.data());
+    load_mean(pass.means[i], head_dim, mean.data());
+    for (std::uint32_t d = 0; d < head_dim; ++d) {
+      value[d] -= mean[d];
+    }
+    pass.sizes[i] = dot(value.data(), value.data(), head_dim);
+    for (std::uint32_t h = 0; h < read.heads; ++h) {
+      const float factor = pass.factors[std::size_t{i} * padded_heads(read.heads) + h];
+      float* num = pass.num + std::size_t{h} * head_dim;
+      for (std::uint32_t d = 0; d < head_dim; ++d) {
+        num[d] += factor * value[d];
+      }
+    }
+  }
+}
+
 /// One row under one head.
 struct residual_terms {
   float weight, estimate, t, c;
+  float rise = 0.0f;
+  const float* slope = nullptr;  // null: rise does not count
 };
 
 /// Returns |z|^2. `mean` and `correction` are null without estimates.
@@ -57,6 +86,7 @@ float add_residual(const residual_terms& terms, const float* value, const float*
       float z = terms.weight * value[d + j] - excess * centre[d + j];
       if (mean != nullptr) {
         z -= terms.estimate * mean[d + j];
+        z -= terms.slope != nullptr ? terms.rise * terms.slope[d + j] : 0.0f;
         correction[d + j] += terms.t * z;
       }
       size[j] += z * z;
@@ -74,15 +104,17 @@ void residuals(const residual_pass& pass) {
   for (std::uint32_t i = 0; i < read.count; ++i) {
     load_value(read, i, value.data());
     if (estimated) {
-      for (std::uint32_t d = 0; d < head_dim; ++d) {
-        mean[d] = pass.means[i].unit * static_cast<float>(pass.means[i].values[d]);
-      }
+      load_mean(pass.means[i], head_dim, mean.data());
     }
     for (std::uint32_t h = 0; h < read.heads; ++h) {
       const std::size_t at = std::size_t{i} * padded_heads(read.heads) + h;
       const std::size_t sums = std::size_t{h} * head_dim;
-      const residual_terms terms{pass.weights[at], estimated ? pass.estimates[at] : 0.0f,
-                                 estimated ? pass.t[i] : 0.0f, pass.c[i]};
+      residual_terms terms{pass.weights[at], estimated ? pass.estimates[at] : 0.0f,
+                           estimated ? pass.t[i] : 0.0f, pass.c[i]};
+      if (pass.rises != nullptr) {
+        terms.rise = pass.rises[at];
+        terms.slope = pass.slopes + sums;
+      }
       pass.sizes[at] =
           add_residual(terms, value.data(), estimated ? mean.data() : nullptr, pass.centre + sums,
                        head_dim, pass.cross + sums, estimated ? pass.correction + sums : nullptr);
@@ -92,6 +124,6 @@ void residuals(const residual_pass& pass) {
 
 }  // namespace
 
-const row_kernels scalar_row_kernels = {weigh, residuals};
+const row_kernels scalar_row_kernels = {weigh, slopes, residuals};
 
 }  // namespace kvtier::lsh

@@ -24,8 +24,9 @@ void add_scaled(std::vector<double>& to, double factor, const double* from) {
 
 /// Exact sums over a tile that was read, all heads.
 struct read_tile_sums {
-  std::vector<double> den;  // [heads]
-  std::vector<float> num;   // [heads][head_dim]
+  std::vector<double> den;         // [heads]
+  std::vector<float> num;          // [heads][head_dim]
+  std::vector<slope_sums> slopes;  // [heads], where the selection has rises
 };
 
 /// One head's way from sums over rows and tiles to what the host returns.
@@ -33,6 +34,8 @@ struct head_result {
   host_sums sums;
   double row_alpha = 1.0;   // what estimates of rows are multiplied by
   double tile_alpha = 1.0;  // of whole tiles
+  value_slope slope{0};
+  double rise = 0.0;  // what the slope counts times in num
   std::vector<double> num, correction, cross;
 };
 
@@ -47,7 +50,9 @@ struct sampled_attention::state {
         heads(query.heads) {}
 
   void read_tile(std::size_t i, const std::byte* const* tile_rows);
+  void fit_tile(std::size_t i, const std::byte* const* tile_rows);
   void require_all_read() const;
+  void fit_slopes(cpu::task_arena* helpers);
   void sum(std::uint32_t head, const row_masses& masses);
   std::vector<float> centre() const;
   correction_terms correct_tiles(std::uint32_t head, const float* centre,
@@ -89,6 +94,53 @@ void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* 
     for (std::uint32_t h = 0; h < query.heads; ++h) {
       sums.den[h] += double{weights[row * stride + h]};
     }
+  }
+  if (call.chosen.rises) {
+    fit_tile(i, tile_rows);
+  }
+}
+
+/// A tile's part of the slopes: its values lie together, so it is one unit of their noise.
+void sampled_attention::state::fit_tile(std::size_t i, const std::byte* const* tile_rows) {
+  const selection& chosen = call.chosen;
+  const std::uint32_t count = call.query.heads;
+  const std::size_t stride = padded_heads(count);
+  std::vector<float> factors(tile_tokens * stride), sizes(tile_tokens), num(count * head_dim());
+  for (std::size_t row = 0; row < tile_tokens; ++row) {
+    for (std::uint32_t h = 0; h < count; ++h) {
+      factors[row * stride + h] = chosen.token_factors[(i * count + h) * tile_tokens + row];
+    }
+  }
+  const std::vector<mean_value> means(tile_tokens, call.mean_of(chosen.tiles[i]));
+  call.kernels.slopes({{tile_rows, tile_tokens, call.element, count, call.query.head_dim},
+                       means.data(),
+                       factors.data(),
+                       sizes.data(),
+                       num.data()});
+  std::vector<slope_sums>& slopes = tile_sums[i].slopes;
+  slopes.assign(count, {});
+  for (std::uint32_t h = 0; h < count; ++h) {
+    const auto from = num.begin() + static_cast<std::ptrdiff_t>(h * head_dim());
+    slopes[h].num.assign(from, from + static_cast<std::ptrdiff_t>(head_dim()));
+    slopes[h].rise2 = double{chosen.tile_rises2[i * count + h]};
+    for (const double x : slopes[h].num) {
+      slopes[h].noise += x * x;
+    }
+  }
+}
+
+void sampled_attention::state::fit_slopes(cpu::task_arena* helpers) {
+  if (!call.chosen.rises || call.complete()) {
+    std::for_each(heads.begin(), heads.end(),
+                  [this](head_result& result) { result.slope = value_slope(call.query.head_dim); });
+    return;
+  }
+  std::vector<slope_sums> sums = rows.slopes(helpers);
+  for (std::uint32_t head = 0; head < heads.size(); ++head) {
+    for (const read_tile_sums& tile : tile_sums) {
+      sums[head].add(tile.slopes[head]);
+    }
+    heads[head].slope = value_slope(sums[head]);
   }
 }
 
@@ -141,6 +193,13 @@ void sampled_attention::state::sum(std::uint32_t head, const row_masses& masses)
               result.tile_alpha * chosen.whole_unread.mass[head];
   add_scaled(result.num, result.row_alpha, chosen.row_unread.num.data() + head * head_dim());
   add_scaled(result.num, result.tile_alpha, chosen.whole_unread.num.data() + head * head_dim());
+  if (!result.slope.zero()) {
+    result.rise = result.row_alpha * chosen.row_unread.rise[head] +
+                  result.tile_alpha * chosen.whole_unread.rise[head];
+    for (std::size_t d = 0; d < head_dim(); ++d) {
+      result.num[d] += result.rise * double{result.slope.values()[d]};
+    }
+  }
 }
 
 /// The host's own output, N0 / D0 [heads][head_dim]: what corrections are taken at.
@@ -168,12 +227,14 @@ correction_terms sampled_attention::state::correct_tiles(std::uint32_t head, con
     const mean_value mean = call.mean_of(chosen.tiles[i]);
     const std::size_t at = i * call.query.heads + head;
     const double estimate = alpha * double{chosen.tile_weights[at]};
+    const double rise = chosen.rises ? alpha * double{chosen.tile_rises[at]} : 0.0;
     const double excess = tile_sums[i].den[head] - estimate;
     const float* num = tile_sums[i].num.data() + head * head_dim();
     double size2 = 0.0;
     for (std::size_t d = 0; d < head_dim(); ++d) {
       const double mean_d = double{mean.unit} * mean.values[d];
-      z[d] = double{num[d]} - estimate * mean_d - excess * double{centre[d]};
+      const double expected = estimate * mean_d + rise * double{result.slope.values()[d]};
+      z[d] = double{num[d]} - expected - excess * double{centre[d]};
       size2 += z[d] * z[d];
     }
     add_scaled(result.correction, unit.correction, z.data());
@@ -206,7 +267,7 @@ void sampled_attention::state::correct(std::uint32_t head, const row_corrections
   sums.directions = directions_of(directions);
   sums.hidden = hidden_bias(sums.directions);
   if (shrinks()) {
-    sums.frozen = all.frozen;
+    sums.frozen = all.frozen + result.rise * result.rise * result.slope.variance();
     sums.frozen_den = all.frozen_den;
   }
   account_for_unread_tiles(result, head, from_rows.terms, of_tiles);
@@ -269,17 +330,20 @@ std::vector<host_sums> sampled_attention::finish(cpu::task_arena* helpers) {
   state& all = *state_;
   all.require_all_read();
   all.heads.assign(all.heads.size(), {});
+  all.fit_slopes(helpers);
   const std::vector<row_masses> masses = all.rows.masses();
   for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
     all.sum(head, masses[head]);
   }
   if (all.call.chosen.estimates) {
     const std::vector<float> centre = all.centre();
-    std::vector<double> alpha;
+    std::vector<row_estimate> estimates;
     for (const head_result& result : all.heads) {
-      alpha.push_back(result.row_alpha);
+      const std::span<const float> own(centre.data() + estimates.size() * all.head_dim(),
+                                       all.head_dim());
+      estimates.push_back({result.row_alpha, &result.slope, own});
     }
-    const std::vector<row_corrections> rows = all.rows.correct(alpha, centre, helpers);
+    const std::vector<row_corrections> rows = all.rows.correct(estimates, helpers);
     for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
       all.correct(head, rows[head], centre.data() + head * all.head_dim());
     }

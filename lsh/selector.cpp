@@ -246,6 +246,13 @@ constexpr std::array options{
            [](const selector_config& selector) {
              return std::string(name_of(known_estimators, selector.estimator, "estimator_kind"));
            }},
+    option{"slope", bit(selector_kind::sketch),
+           [](std::string_view text, selector_config& selector, const complaint& complain) {
+             selector.value_slope = parse_switch("slope", text, complain);
+           },
+           [](const selector_config& selector) {
+             return std::string(selector.value_slope ? "" : "no");
+           }},
     option{"epsilon", with_epsilon,
            [](std::string_view text, selector_config& selector, const complaint& complain) {
              selector.epsilon_ppm = parse_share("epsilon", text, complain);

@@ -42,6 +42,8 @@ struct selector_config {
   std::uint32_t budget_ppm = 20'000;
   std::uint32_t bits = 2;  ///< sketch: bits per rotated coordinate, 1 or 2
   estimator_kind estimator = estimator_kind::shrink;  ///< sketch
+  /// sketch, shrink: estimates of unread values follow the scores (lsh/value_slope.hpp).
+  bool value_slope = true;
   /// sketch: seed of the rotation. Belongs to the model: indexes of different rotations do not mix.
   std::uint32_t rotation_seed = 1;
   /// sketch, vattention: the error to stay below with 95 % (vattention: 1 - delta), as a share of

@@ -21,6 +21,8 @@ std::uint64_t draw(const std::int16_t* scores, std::uint32_t heads, const std::i
                    const draw_limits* limits, std::uint32_t seed, std::uint16_t* limit_of);
 void weigh(const sketch_query& query, const std::byte* index, const std::int16_t* scores,
            const std::int16_t* top, std::uint64_t counted, float* weights, float* sums);
+void rise(const std::int16_t* scores, std::uint32_t heads, const float* weights,
+          std::uint64_t counted, float* rises, float* sums);
 void square_weights(const sketch_query& query, const std::byte* index, const float* weights,
                     float* moments, float* sums);
 void add_mean_values(const sketch_query& query, std::span<const std::byte* const> indexes,

@@ -131,6 +131,32 @@ void weigh(const sketch_query& query, const std::byte* index, const std::int16_t
   }
 }
 
+void rise(const std::int16_t* scores, std::uint32_t heads, const float* weights,
+          std::uint64_t counted, float* rises, float* sums) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  for (std::uint32_t g = 0; g < heads; ++g) {
+    const __m512i pairs = _mm512_add_epi32(_mm512_madd_epi16(_mm512_load_si512(scores), ones),
+                                           _mm512_madd_epi16(_mm512_load_si512(scores + 32), ones));
+    const auto total = static_cast<float>(_mm512_reduce_add_epi32(pairs));
+    const __m512 mean = _mm512_set1_ps(total * (1.0f / tile_tokens));
+    __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::size_t at = std::size_t{16} * i;
+      const __m512 score = _mm512_cvtepi32_ps(
+          _mm512_cvtepi16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(scores + at))));
+      const __m512 x = _mm512_mul_ps(_mm512_sub_ps(score, mean), _mm512_set1_ps(1.0f / 64.0f));
+      _mm512_store_ps(rises + at, x);
+      const auto mask = static_cast<__mmask16>(counted >> (16 * i));
+      sum = _mm512_mask3_fmadd_ps(_mm512_load_ps(weights + at), x, sum, mask);
+    }
+    sums[g] = _mm512_reduce_add_ps(sum);
+    scores += tile_tokens;
+    weights += tile_tokens;
+    rises += tile_tokens;
+  }
+}
+
 void square_weights(const sketch_query& query, const std::byte* index, const float* weights,
                     float* moments, float* sums) {
   const sketch_view view(query.format, index);

@@ -40,6 +40,7 @@ void run_draw::reserve(const draw_setting& setting, std::size_t count) {
   rows.reserve(expected);
   thresholds.reserve(expected);
   row_weights.reserve(expected * heads);
+  row_rises.reserve(setting.rises ? expected * heads : 0);
   row_tiles_.indexes.reserve(count);
   row_tiles_.mass.reserve(count * heads);
 }
@@ -89,6 +90,10 @@ void run_draw::draw_rows(const draw_setting& setting, const tile_run& run, std::
     return;
   }
   kernels.weigh(query, index, scores, top, ~chosen, weights_.data(), sums_.data());
+  if (setting.rises) {
+    kernels.rise(scores, query.heads, weights_.data(), ~chosen, rises_.data(), rise_sums_.data());
+    add_sums(row_rise, rise_sums_, query.heads);
+  }
   if (shrinks) {
     add_sums(row_mass, sums_, query.heads);
     row_tiles_.indexes.push_back(index);
@@ -115,6 +120,7 @@ void run_draw::add_rows(const draw_setting& setting, std::size_t position, const
   thresholds.resize(after);
   row_weights.resize(after * heads);
   row_moments.resize(with_moments ? after * heads : 0);
+  row_rises.resize(setting.rises ? after * heads : 0);
   std::array<float, most_heads> tile_excess{};
   for (std::size_t row = before; row < after; ++row, chosen &= chosen - 1) {
     const auto token = static_cast<std::uint32_t>(std::countr_zero(chosen));
@@ -129,6 +135,9 @@ void run_draw::add_rows(const draw_setting& setting, std::size_t position, const
     for (std::size_t g = 0; with_moments && g < heads; ++g) {
       row_moments[row * heads + g] = moments_[g * tile_tokens + token];
     }
+    for (std::size_t g = 0; setting.rises && g < heads; ++g) {
+      row_rises[row * heads + g] = rises_[g * tile_tokens + token];
+    }
   }
   add_sums(excess, tile_excess, query.heads);
 }
@@ -138,8 +147,13 @@ void run_draw::draw_whole(const draw_setting& setting, const tile_run& run, std:
   const sketch_query& query = setting.query;
   const std::byte* index = run.tiles[i].index;
   const std::uint32_t threshold = run.whole_thresholds[i];
-  setting.kernels.weigh(query, index, run.scores + i * query.heads * tile_tokens,
-                        setting.summary.top.data(), all_tokens, weights_.data(), sums_.data());
+  const std::int16_t* scores = run.scores + i * query.heads * tile_tokens;
+  setting.kernels.weigh(query, index, scores, setting.summary.top.data(), all_tokens,
+                        weights_.data(), sums_.data());
+  if (setting.rises) {
+    setting.kernels.rise(scores, query.heads, weights_.data(), all_tokens, rises_.data(),
+                         rise_sums_.data());
+  }
   setting.kernels.square_weights(query, index, weights_.data(), moments_.data(),
                                  moment_sums_.data());
   if (threshold > 0 && threshold < certain) {
@@ -152,6 +166,9 @@ void run_draw::draw_whole(const draw_setting& setting, const tile_run& run, std:
   if (numbers.of_tile() < threshold) {
     add_tile(setting, run.first + i, sketch_view(query.format, index), threshold);
     return;
+  }
+  if (setting.rises) {
+    add_sums(whole_rise, rise_sums_, query.heads);
   }
   add_sums(whole_mass, sums_, query.heads);
   add_sums(whole_moments, moment_sums_, query.heads);
@@ -166,6 +183,9 @@ void run_draw::add_tile(const draw_setting& setting, std::size_t position, const
   tile_thresholds.push_back(threshold);
   tile_weights.insert(tile_weights.end(), sums_.begin(), sums_.begin() + query.heads);
   tile_moments.insert(tile_moments.end(), moment_sums_.begin(), moment_sums_.begin() + query.heads);
+  if (setting.rises) {
+    add_tile_rises(query.heads);
+  }
   std::array<float, most_heads> tile_excess{};
   for (std::size_t g = 0; g < query.heads; ++g) {
     for (std::uint32_t token = 0; token < tile_tokens; ++token) {
@@ -174,6 +194,19 @@ void run_draw::add_tile(const draw_setting& setting, std::size_t position, const
     }
   }
   add_sums(excess, tile_excess, query.heads);
+}
+
+void run_draw::add_tile_rises(std::uint32_t heads) {
+  tile_rises.insert(tile_rises.end(), rise_sums_.begin(), rise_sums_.begin() + heads);
+  for (std::size_t g = 0; g < heads; ++g) {
+    float squares = 0.0f;
+    for (std::size_t at = g * tile_tokens; at < (g + 1) * tile_tokens; ++at) {
+      const float factor = weights_[at] * rises_[at];
+      token_factors.push_back(factor);
+      squares += factor * rises_[at];
+    }
+    tile_rises2.push_back(squares);
+  }
 }
 
 }  // namespace kvtier::lsh

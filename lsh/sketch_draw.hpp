@@ -23,6 +23,7 @@ struct draw_setting {
   const sketch_plan& plan;
   const counter_random& random;
   estimator_kind estimator;
+  bool rises = false;  ///< selection::rises
 };
 
 /// Some consecutive tiles, and what is known of them.
@@ -40,7 +41,9 @@ class run_draw {
 
   std::vector<std::uint32_t> rows, thresholds, tiles, tile_thresholds;
   std::vector<float> row_weights, row_moments, tile_weights, tile_moments;
+  std::vector<float> row_rises, tile_rises, tile_rises2, token_factors;
   std::array<double, most_heads> row_mass{}, whole_mass{}, whole_moments{}, audit_moments{};
+  std::array<double, most_heads> row_rise{}, whole_rise{};
   std::vector<float> row_num, whole_num;  ///< [heads][head_dim], empty: nothing was added
   /// Sum of W~ (tau^2 - 1) of rows and tiles drawn.
   std::array<double, most_heads> excess{};
@@ -62,14 +65,17 @@ class run_draw {
                 std::uint64_t chosen);
   void add_tile(const draw_setting& setting, std::size_t position, const sketch_view& view,
                 std::uint32_t threshold);
+  void add_tile_rises(std::uint32_t heads);
 
   unread_tiles row_tiles_, whole_tiles_;
   // One tile's, overwritten by the next.
   alignas(64) std::array<float, most_heads * tile_tokens> weights_;
   alignas(64) std::array<float, most_heads * tile_tokens> moments_;
+  alignas(64) std::array<float, most_heads * tile_tokens> rises_;
   alignas(64) std::array<std::uint16_t, tile_tokens> limits_;
   std::array<float, most_heads> sums_;
   std::array<float, most_heads> moment_sums_;
+  std::array<float, most_heads> rise_sums_;
 };
 
 }  // namespace kvtier::lsh

@@ -67,6 +67,11 @@ struct sketch_kernels {
   void (*weigh)(const sketch_query& query, const std::byte* index, const std::int16_t* scores,
                 const std::int16_t* top, std::uint64_t counted, float* weights, float* sums);
 
+  /// rises [heads][64]: x of one tile's tokens (selection::rises); sums [heads]: of weight x over
+  /// the tokens whose bit is set in `counted`.
+  void (*rise)(const std::int16_t* scores, std::uint32_t heads, const float* weights,
+               std::uint64_t counted, float* rises, float* sums);
+
   /// moments [heads][64]: E[w^2 | code] of weights that `weigh` gave; sums [heads]: over all
   /// tokens.
   void (*square_weights)(const sketch_query& query, const std::byte* index, const float* weights,

@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "lsh/counter_random.hpp"
@@ -270,6 +271,21 @@ void weigh(const sketch_query& query, const std::byte* index, const std::int16_t
   }
 }
 
+void rise(const std::int16_t* scores, std::uint32_t heads, const float* weights,
+          std::uint64_t counted, float* rises, float* sums) {
+  for (std::uint32_t g = 0; g < heads; ++g) {
+    const std::int32_t total = std::accumulate(scores, scores + tile_tokens, std::int32_t{0});
+    const float mean = static_cast<float>(total) * (1.0f / tile_tokens);
+    sums[g] = 0.0f;
+    for (std::uint32_t token = 0; token < tile_tokens; ++token) {
+      *rises = (static_cast<float>(*scores++) - mean) * (1.0f / 64.0f);
+      sums[g] += (counted >> token & 1) != 0 ? *weights * *rises : 0.0f;
+      ++weights;
+      ++rises;
+    }
+  }
+}
+
 void square_weights(const sketch_query& query, const std::byte* index, const float* weights,
                     float* moments, float* sums) {
   const sketch_view view(query.format, index);
@@ -302,7 +318,8 @@ void add_mean_values(const sketch_query& query, std::span<const std::byte* const
 
 }  // namespace
 
-const sketch_kernels sketch_scalar_kernels{
-    build, prepare, score, count, square, sum_limits, draw, weigh, square_weights, add_mean_values};
+const sketch_kernels sketch_scalar_kernels{build,  prepare,        score,          count,
+                                           square, sum_limits,     draw,           weigh,
+                                           rise,   square_weights, add_mean_values};
 
 }  // namespace kvtier::lsh

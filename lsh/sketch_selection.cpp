@@ -106,8 +106,8 @@ std::optional<selection> sketch_selection::grow(std::span<const double> factors,
 }
 
 selection sketch_selection::draw(cpu::task_arena* helpers) const {
-  const draw_setting setting{kernels_, query_,  summary_,
-                             plan_,    random_, setting_.options.estimator};
+  const draw_setting setting{kernels_, query_, summary_, plan_, random_, setting_.options.estimator,
+                             rises()};
   std::vector<run_draw> drawn(chunks());
   for_chunks(helpers, [&](std::size_t chunk) {
     const std::size_t first = chunk * chunk_tiles;
@@ -213,7 +213,9 @@ selection sketch_selection::nothing() const {
   const std::size_t heads = query_.heads;
   const std::size_t dims = query_.format.head_dim;
   chosen.reference.assign(heads, -std::numeric_limits<float>::infinity());
-  chosen.row_unread = {std::vector<double>(heads), std::vector<double>(heads * dims)};
+  chosen.rises = rises();
+  chosen.row_unread = {std::vector<double>(heads), std::vector<double>(heads * dims),
+                       std::vector<double>(chosen.rises ? heads : 0)};
   chosen.whole_unread = chosen.row_unread;
   chosen.whole_moments.assign(heads, 0.0);
   chosen.audit_moments.assign(heads, 0.0);
@@ -255,6 +257,12 @@ selection sketch_selection::gather(std::span<const run_draw> runs) const {
     append(chosen.tile_thresholds, run.tile_thresholds);
     append(chosen.row_weights, run.row_weights);
     append(chosen.row_moments, run.row_moments);
+    append(chosen.row_rises, run.row_rises);
+    append(chosen.tile_rises, run.tile_rises);
+    append(chosen.tile_rises2, run.tile_rises2);
+    append(chosen.token_factors, run.token_factors);
+    add(chosen.row_unread.rise, run.row_rise);
+    add(chosen.whole_unread.rise, run.whole_rise);
     append(chosen.tile_weights, run.tile_weights);
     append(chosen.tile_moments, run.tile_moments);
     add(chosen.row_unread.mass, run.row_mass);

@@ -71,6 +71,9 @@ class sketch_selection final : public query_selection {
   void make_plan();
   selection draw(cpu::task_arena* helpers) const;
   std::uint64_t sum_limits(const draw_limits* limits) const;
+  bool rises() const noexcept {
+    return setting_.options.value_slope && setting_.options.estimator == estimator_kind::shrink;
+  }
   selection gather(std::span<const run_draw> runs) const;
   selection nothing() const;
 

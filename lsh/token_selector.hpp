@@ -68,6 +68,7 @@ class token_weighting {
 struct unread_estimate {
   std::vector<double> mass;  ///< [heads] sum of W~
   std::vector<double> num;   ///< [heads][head_dim] sum of W~ vbar
+  std::vector<double> rise;  ///< [heads] sum of W~ x, see selection::rises
 };
 
 /// The tokens to read for one query of one KV head, and what is needed to estimate with them.
@@ -90,6 +91,13 @@ struct selection {
   std::vector<float> reference;    ///< [heads] natural log; smax / 64 if estimated
   std::vector<float> row_weights;  ///< [rows][heads] W~ of each row
   std::vector<float> row_moments;  ///< [rows][heads] E[w^2 | code]; empty unless some tile is whole
+  /// Values may follow scores: x, a token's *rise*, is how far its score lies above the mean of its
+  /// tile's, in nats. False: the four below and both `rise` are empty.
+  bool rises = false;
+  std::vector<float> row_rises;       ///< [rows][heads] x
+  std::vector<float> tile_rises;      ///< [tiles][heads] sum of W~ x of each tile read
+  std::vector<float> tile_rises2;     ///< [tiles][heads] sum of W~ x^2
+  std::vector<float> token_factors;   ///< [tiles][heads][64] W~ x of the tokens of each tile read
   std::vector<float> tile_weights;    ///< [tiles][heads] W~_B of each tile read
   std::vector<float> tile_moments;    ///< [tiles][heads] sum of E[w^2 | code]
   unread_estimate row_unread;         ///< shrink: of rows not read; ht: zero

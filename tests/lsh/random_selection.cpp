@@ -31,10 +31,11 @@ void random_selection::draw_data() {
     rows.keys.push_back(normal(random_));
     rows.values.push_back(options_.value_mean + normal(random_));
   }
-  rows = rounded(rows, options_.element);
   for (std::size_t i = 0; i < std::size_t{options_.heads} * options_.head_dim; ++i) {
     queries_.push_back(1.5f * normal(random_));
   }
+  follow_logits();
+  rows = rounded(rows, options_.element);
   query = {queries_.data(), options_.heads, options_.head_dim, nullptr, 0, 0, 0};
   for (std::uint32_t h = 0; h < options_.heads; ++h) {
     chosen.reference.push_back(0.0f);
@@ -43,6 +44,21 @@ void random_selection::draw_data() {
       top = std::max(top, weight(h, token));
     }
     chosen.reference.back() = static_cast<float>(std::rint(64.0 * std::log(top)) / 64.0);
+  }
+}
+
+/// Only some coordinates, so that slopes have a direction.
+void random_selection::follow_logits() {
+  for (std::size_t token = 0; token < tokens(); ++token) {
+    const std::size_t at = token * options_.head_dim;
+    float dot = 0.0f;
+    for (std::size_t d = 0; d < options_.head_dim; ++d) {
+      dot += queries_[d] * rows.keys[at + d];
+    }
+    const float logit = dot / std::sqrt(static_cast<float>(options_.head_dim));
+    for (std::size_t d = 0; d < options_.head_dim; d += 3) {
+      rows.values[at + d] += options_.follow * logit;
+    }
   }
 }
 
@@ -107,10 +123,11 @@ void random_selection::estimate() {
     return;
   }
   const std::size_t heads = options_.heads;
-  std::normal_distribution<double> normal;
+  chosen.rises = options_.rises && options_.estimator == estimator_kind::shrink;
   for (lsh::unread_estimate* unread : {&chosen.row_unread, &chosen.whole_unread}) {
     unread->mass.assign(heads, 0.0);
     unread->num.assign(heads * options_.head_dim, 0.0);
+    unread->rise.assign(chosen.rises ? heads : 0, 0.0);
   }
   chosen.whole_moments.assign(heads, 0.0);
   chosen.audit_moments.assign(heads, 0.0);
@@ -118,33 +135,63 @@ void random_selection::estimate() {
   chosen.row_moments.resize(chosen.any_whole ? chosen.rows.size() * heads : 0);
   chosen.tile_weights.assign(chosen.tiles.size() * heads, 0.0f);
   chosen.tile_moments.assign(chosen.tiles.size() * heads, 0.0f);
+  if (chosen.rises) {
+    chosen.row_rises.resize(chosen.rows.size() * heads);
+    chosen.tile_rises.assign(chosen.tiles.size() * heads, 0.0f);
+    chosen.tile_rises2.assign(chosen.tiles.size() * heads, 0.0f);
+    chosen.token_factors.resize(chosen.tiles.size() * heads * lsh::tile_tokens);
+  }
   for (std::uint32_t h = 0; h < heads; ++h) {
-    std::size_t next_row = 0;
-    for (std::size_t token = 0; token < tokens(); ++token) {
-      const std::size_t b = token / 64;
-      const double guess = weight(h, token) * std::exp(0.5 * normal(random_));
-      const double moment = 1.3 * guess * guess;
-      const auto tile = std::find(chosen.tiles.begin(), chosen.tiles.end(), b);
-      if (next_row < chosen.rows.size() && chosen.rows[next_row] == token) {
-        chosen.row_weights[next_row * heads + h] = static_cast<float>(guess);
-        if (chosen.any_whole) {
-          chosen.row_moments[next_row * heads + h] = static_cast<float>(moment);
-        }
-        ++next_row;
-      } else if (tile != chosen.tiles.end()) {
-        const auto i = static_cast<std::size_t>(tile - chosen.tiles.begin());
-        chosen.tile_weights[i * heads + h] += static_cast<float>(guess);
-        chosen.tile_moments[i * heads + h] += static_cast<float>(moment);
-      } else if (tiles[b].whole || options_.estimator == estimator_kind::shrink) {
-        lsh::unread_estimate& to = tiles[b].whole ? chosen.whole_unread : chosen.row_unread;
-        to.mass[h] += guess;
-        for (std::size_t d = 0; d < options_.head_dim; ++d) {
-          to.num[h * options_.head_dim + d] +=
-              guess * double{rows.values[token * options_.head_dim + d]};
-        }
-        chosen.whole_moments[h] += tiles[b].whole ? moment : 0.0;
-        chosen.audit_moments[h] += tiles[b].whole && chosen.audits ? 3.0 * moment : 0.0;
+    estimate_head(h);
+  }
+}
+
+void random_selection::estimate_head(std::uint32_t h) {
+  const std::size_t heads = options_.heads;
+  std::normal_distribution<double> normal;
+  std::vector<double> guesses, means(tiles.size(), 0.0);
+  for (std::size_t token = 0; token < tokens(); ++token) {
+    guesses.push_back(weight(h, token) * std::exp(0.5 * normal(random_)));
+    means[token / 64] += std::log(guesses.back()) / 64.0;
+  }
+  std::size_t next_row = 0;
+  for (std::size_t token = 0; token < tokens(); ++token) {
+    const std::size_t b = token / 64;
+    const double guess = guesses[token];
+    const double rise = std::log(guess) - means[b];
+    const double moment = 1.3 * guess * guess;
+    const auto tile = std::find(chosen.tiles.begin(), chosen.tiles.end(), b);
+    if (next_row < chosen.rows.size() && chosen.rows[next_row] == token) {
+      const std::size_t at = next_row * heads + h;
+      chosen.row_weights[at] = static_cast<float>(guess);
+      if (chosen.any_whole) {
+        chosen.row_moments[at] = static_cast<float>(moment);
       }
+      if (chosen.rises) {
+        chosen.row_rises[at] = static_cast<float>(rise);
+      }
+      ++next_row;
+    } else if (tile != chosen.tiles.end()) {
+      const std::size_t at = static_cast<std::size_t>(tile - chosen.tiles.begin()) * heads + h;
+      chosen.tile_weights[at] += static_cast<float>(guess);
+      chosen.tile_moments[at] += static_cast<float>(moment);
+      if (chosen.rises) {
+        chosen.tile_rises[at] += static_cast<float>(guess * rise);
+        chosen.tile_rises2[at] += static_cast<float>(guess * rise * rise);
+        chosen.token_factors[at * lsh::tile_tokens + token % 64] = static_cast<float>(guess * rise);
+      }
+    } else if (tiles[b].whole || options_.estimator == estimator_kind::shrink) {
+      lsh::unread_estimate& to = tiles[b].whole ? chosen.whole_unread : chosen.row_unread;
+      to.mass[h] += guess;
+      if (chosen.rises) {
+        to.rise[h] += guess * rise;
+      }
+      for (std::size_t d = 0; d < options_.head_dim; ++d) {
+        to.num[h * options_.head_dim + d] +=
+            guess * double{rows.values[token * options_.head_dim + d]};
+      }
+      chosen.whole_moments[h] += tiles[b].whole ? moment : 0.0;
+      chosen.audit_moments[h] += tiles[b].whole && chosen.audits ? 3.0 * moment : 0.0;
     }
   }
 }

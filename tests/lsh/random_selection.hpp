@@ -26,6 +26,8 @@ struct random_selection_options {
   double certain_share = 0.3;  ///< of the rows and tiles read
   float value_mean = 0.5f;     ///< of every coordinate, in standard deviations
   bool audits = true;
+  bool rises = true;    ///< with estimator shrink
+  float follow = 1.0f;  ///< of values: what a nat of the first head's logit adds to them
 };
 
 class random_selection {
@@ -43,7 +45,9 @@ class random_selection {
   void draw_data();
   void place_indexes();
   void choose();
+  void follow_logits();
   void estimate();
+  void estimate_head(std::uint32_t head);
   double weight(std::uint32_t head, std::size_t token) const;
   std::uint32_t draw_threshold();
   std::size_t tokens() const { return tiles.size() * lsh::tile_tokens; }

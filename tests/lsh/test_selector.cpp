@@ -34,6 +34,7 @@ TEST(selector, every_text_survives_the_round_trip) {
                                  "faiss:budget=0.02,index=ivf,lists=64,probes=4",
                                  "faiss:budget=0.02,index=lsh",
                                  "faiss:budget=0.02,index=lsh,bits=512",
+                                 "sketch:budget=0.02,bits=1,estimator=shrink,slope=no",
                                  "lsh:k=10,l=150",
                                  "lsh:k=8,l=75,shared=yes,query_aware=yes"}) {
     EXPECT_EQ(to_string(parse_selector(text)), text);
@@ -72,7 +73,7 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("topk:bits=2", "\"bits\"", "budget");
   expect_refusal("sketch:", "\"\"", "name=value");
   expect_refusal("sketch:budget=0.1,", "\"\"", "name=value");
-  expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator epsilon cap");
+  expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator slope epsilon cap");
   expect_refusal("sketch:bits=2,bits=1", "\"bits\"", "twice");
   expect_refusal("sketch:bits=3", "\"3\"", "1 nor 2");
   expect_refusal("sketch:bits=", "\"\"", "1 nor 2");

@@ -243,13 +243,17 @@ struct tile_weights {
     kernels.weigh(from.query, index, from.scores_of(tile), from.top.data(), counted, weights.data(),
                   sums.data());
     kernels.square_weights(from.query, index, weights.data(), moments.data(), moment_sums.data());
+    kernels.rise(from.scores_of(tile), from.query.heads, weights.data(), counted, rises.data(),
+                 rise_sums.data());
     kernels.add_mean_values(from.query, std::span(&index, 1), sums.data(), num.data());
   }
 
   alignas(64) std::array<float, most_heads * tile_tokens> weights{};
   alignas(64) std::array<float, most_heads * tile_tokens> moments{};
+  alignas(64) std::array<float, most_heads * tile_tokens> rises{};
   std::array<float, most_heads> sums{};
   std::array<float, most_heads> moment_sums{};
+  std::array<float, most_heads> rise_sums{};
   std::vector<float> num;
 };
 
@@ -278,6 +282,14 @@ TEST_P(sketch_kernels_agree, on_weights_to_rounding) {
       expect_close(a.moments, b.moments, "moment");
       expect_close(a.moment_sums, b.moment_sums, "sum of moments");
       expect_close(a.num, b.num, "num");
+      EXPECT_EQ(a.rises, b.rises);
+      for (std::size_t g = 0; g < scalar.query.heads; ++g) {
+        float size = 0.0f;  // the terms cancel
+        for (std::size_t i = g * tile_tokens; i < (g + 1) * tile_tokens; ++i) {
+          size += a.weights[i] * std::abs(a.rises[i]);
+        }
+        EXPECT_NEAR(a.rise_sums[g], b.rise_sums[g], 1e-6f * size) << g;
+      }
     }
   });
 }

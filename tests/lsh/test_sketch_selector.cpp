@@ -257,6 +257,84 @@ TEST(sketch_selector, estimates_add_up_to_the_weights_of_all_tokens) {
   }
 }
 
+TEST(sketch_selector, a_rise_is_how_far_a_score_lies_above_its_tiles_mean) {
+  sketch_context context = random_context(64, 2, 30, 2.0f, 12);
+  context.set_whole({0, 1, 2, 3, 4, 5, 6, 7});
+  const sketch_selector selector = selector_of(100'000, 2, shrink);
+  context.build(selector);
+  const auto query = context.begin(selector);
+  const selection chosen = query->choose(nullptr);
+  const auto rise = [&](std::size_t tile, std::size_t g, std::size_t token) {
+    const std::int16_t* scores = query->scores() + (tile * 2 + g) * 64;
+    return (scores[token] - std::accumulate(scores, scores + 64, 0.0) / 64) / 64;
+  };
+  ASSERT_TRUE(chosen.rises);
+  ASSERT_FALSE(chosen.rows.empty());
+  ASSERT_FALSE(chosen.tiles.empty());
+  for (std::size_t g = 0; g < 2; ++g) {
+    for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
+      EXPECT_FLOAT_EQ(chosen.row_rises[2 * i + g],
+                      static_cast<float>(rise(chosen.rows[i] / 64, g, chosen.rows[i] % 64)));
+    }
+    for (std::size_t i = 0; i < chosen.tiles.size(); ++i) {
+      double sum = 0.0, squares = 0.0;
+      for (std::size_t token = 0; token < 64; ++token) {
+        const double factor = chosen.token_factors[(2 * i + g) * 64 + token];
+        sum += factor;
+        squares += factor * rise(chosen.tiles[i], g, token);
+      }
+      EXPECT_NEAR(chosen.tile_rises[2 * i + g], sum, 1e-5 * std::abs(squares));
+      EXPECT_NEAR(chosen.tile_rises2[2 * i + g], squares, 1e-5 * squares);
+    }
+  }
+}
+
+TEST(sketch_selector, rises_add_up_whatever_is_read) {
+  sketch_context context = random_context(64, 2, 30, 2.0f, 13);
+  const auto total = [&](std::uint32_t ppm, bool whole) {
+    context.set_whole(whole ? std::vector<std::uint32_t>{3, 4, 5, 6, 7, 20}
+                            : std::vector<std::uint32_t>{});
+    const selection chosen = chosen_by(selector_of(ppm, 2, shrink), context);
+    std::vector<double> sum(2);
+    for (std::size_t g = 0; g < 2; ++g) {
+      sum[g] = chosen.row_unread.rise[g] + chosen.whole_unread.rise[g];
+      for (std::size_t i = g; i < chosen.row_rises.size(); i += 2) {
+        sum[g] += double{chosen.row_weights[i]} * double{chosen.row_rises[i]};
+      }
+      for (std::size_t i = g; i < chosen.tile_rises.size(); i += 2) {
+        sum[g] += double{chosen.tile_rises[i]};
+      }
+    }
+    return sum;
+  };
+  const auto all = total(1'000'000, false);
+  for (const bool whole : {false, true}) {
+    for (const std::uint32_t ppm : {1'000u, 30'000u, 300'000u}) {
+      const auto sum = total(ppm, whole);
+      for (std::size_t g = 0; g < 2; ++g) {
+        EXPECT_NEAR(sum[g] / all[g], 1.0, 1e-4) << ppm;
+      }
+    }
+  }
+}
+
+TEST(sketch_selector, has_no_rises_where_nobody_asks_for_them) {
+  sketch_context context = random_context(64, 2, 30, 2.0f, 14);
+  selector_config options = sketch_options(30'000, 2, shrink);
+  options.value_slope = false;
+  const sketch_selector without(options, 64, 5, cpu::active_isa());
+  const selection off = chosen_by(without, context);
+  const selection unbiased = chosen_by(selector_of(30'000, 2, estimator_kind::ht), context);
+  for (const selection* chosen : {&off, &unbiased}) {
+    EXPECT_FALSE(chosen->rises);
+    EXPECT_FALSE(chosen->rows.empty());
+    EXPECT_TRUE(chosen->row_rises.empty());
+    EXPECT_TRUE(chosen->row_unread.rise.empty());
+  }
+  // What is read does not depend on it.
+  EXPECT_EQ(off.rows, chosen_by(selector_of(30'000, 2, shrink), context).rows);
+}
+
 TEST(sketch_selector, flags_heads_whose_codes_are_too_coarse) {
   sketch_context fine = random_context(64, 2, 10, 0.3f, 11);
   EXPECT_THAT(chosen_by(selector_of(50'000, 2, shrink), fine).coarse, testing::Each(0));

@@ -46,6 +46,10 @@ class head_reference {
   reference_sums sums() {
     result_.sums.reference = chosen_.reference[head_];
     weigh();
+    slope_.assign(query_.head_dim, 0.0);
+    if (chosen_.rises) {
+      fit_slope();
+    }
     sum_first_pass();
     if (chosen_.estimates) {
       sum_second_pass();
@@ -108,6 +112,40 @@ class head_reference {
     }
   }
 
+  /// lsh/value_slope.hpp, by its definition.
+  void fit_slope() {
+    double rise2 = 0, noise = 0;
+    vector num(query_.head_dim, 0.0);
+    for (std::size_t i = 0; i < chosen_.rows.size(); ++i) {
+      const double pi = chosen_.thresholds[i] / 65536.0;
+      const double x = chosen_.row_rises[at(i)];
+      const double f = (1 - pi) / pi * double{chosen_.row_weights[at(i)]} * x;
+      vector excess = value(chosen_.rows[i]);
+      add(excess, -1, mean(chosen_.rows[i] / lsh::tile_tokens));
+      add(num, f, excess);
+      noise += f * f * squared(excess);
+      rise2 += f * x;
+    }
+    for (std::size_t i = 0; i < chosen_.tiles.size(); ++i) {
+      vector of_tile(query_.head_dim, 0.0);
+      for (std::size_t r = 0; r < lsh::tile_tokens; ++r) {
+        const double f = chosen_.token_factors[at(i) * lsh::tile_tokens + r];
+        add(of_tile, f, value(std::size_t{chosen_.tiles[i]} * lsh::tile_tokens + r));
+        add(of_tile, -f, mean(chosen_.tiles[i]));
+      }
+      add(num, 1, of_tile);
+      noise += squared(of_tile);
+      rise2 += double{chosen_.tile_rises2[at(i)]};
+    }
+    const double kept = 1 - noise / squared(num);
+    if (kept > 0 && rise2 > 0) {
+      add(slope_, kept / rise2, num);
+      slope_variance_ = kept * noise / (rise2 * rise2);
+      rise_ = row_alpha_ * chosen_.row_unread.rise[head_] +
+              tile_alpha_ * chosen_.whole_unread.rise[head_];
+    }
+  }
+
   void sum_first_pass() {
     estimate_sums& s = result_.sums;
     s.N0.assign(query_.head_dim, 0.0);
@@ -131,6 +169,7 @@ class head_reference {
     if (chosen_.estimates) {
       add_unread(chosen_.row_unread, row_alpha_);
       add_unread(chosen_.whole_unread, tile_alpha_);
+      add(s.N0, rise_, slope_);
     }
   }
 
@@ -147,6 +186,7 @@ class head_reference {
       add(made.y, w, value(chosen_.rows[i]));
       if (!ht()) {
         add(made.y, -ws, mean(chosen_.rows[i] / lsh::tile_tokens));
+        add(made.y, chosen_.rises ? -ws * double{chosen_.row_rises[at(i)]} : 0.0, slope_);
         result_.correction_size += made.t * (w + ws);
       }
       units.push_back(made);
@@ -162,6 +202,7 @@ class head_reference {
       unit made{tile_nums_[i], tile_masses_[i] - ws, (1 - pi) / pi, pi,
                 tile_alpha_ * tile_alpha_ * double{chosen_.tile_moments[at(i)]}};
       add(made.y, -ws, mean(chosen_.tiles[i]));
+      add(made.y, chosen_.rises ? -tile_alpha_ * double{chosen_.tile_rises[at(i)]} : 0.0, slope_);
       result_.correction_size += made.t * (tile_masses_[i] + ws);
       units.push_back(made);
     }
@@ -219,6 +260,7 @@ class head_reference {
       }
       return;
     }
+    s.QX += rise_ * rise_ * slope_variance_;
     const double unread = tile_alpha_ * tile_alpha_ * chosen_.whole_moments[head_];
     if (unread > 0) {
       const double r = std::max(rows_model > 0 ? rows_t / rows_model : 0.0,
@@ -244,6 +286,9 @@ class head_reference {
   std::vector<vector> tile_nums_;
   double row_alpha_ = 1.0;
   double tile_alpha_ = 1.0;
+  vector slope_;
+  double slope_variance_ = 0.0;
+  double rise_ = 0.0;
 };
 
 }  // namespace
