@@ -62,7 +62,7 @@ void check_files(const eval_options& options) {
     check_file("--html", options.html);
   }
   const auto whole = [](const std::string& path) {
-    return std::filesystem::weakly_canonical(path);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
   };
   if (json && html && whole(options.json) == whole(options.html)) {
     throw std::invalid_argument(

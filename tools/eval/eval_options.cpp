@@ -93,8 +93,8 @@ void add_needle_flags(CLI::App& command, eval_options& options) {
                        "given: question and answer by the selector (sparse), or the question "
                        "exactly (dense), against full attention");
   for (const char* other :
-       {"--data", "--cases", "--queries", "--budget", "--as-given", "--seeds", "--hash-seeds",
-        "--sinks", "--recent", "--disk", "--no-window-mass", "--per-head"}) {
+       {"--cases", "--queries", "--budget", "--as-given", "--seeds", "--hash-seeds", "--sinks",
+        "--recent", "--disk", "--no-window-mass", "--per-head"}) {
     asks->excludes(command.get_option(other));
   }
   needle->add_option("--depths", options.depths, "Parts of the text that are told apart")

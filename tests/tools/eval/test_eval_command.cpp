@@ -103,6 +103,8 @@ TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--recent x", "--recent"},
       {"--threads 5000", "--threads"},
       {"--needle --data synthetic:g2", "--data synthetic:g2: --needle has texts of its own"},
+      {"--needle --disk 1", "--disk excludes --needle"},
+      {"--needle --budget 0.1", "--budget excludes --needle"},
       {"--needle --selector none", "\"none\" chooses nothing"},
       {"--needle --models .", "--models: ./needle/config.json"},
       {"--needle --text nowhere", "--text nowhere"},
@@ -123,7 +125,8 @@ TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
 TEST_F(eval_command, a_path_that_cannot_be_written_fails_at_once) {
   for (const std::string flag : {"--json", "--html"}) {
     const outcome result = judge("--selector topk " + flag + " nowhere/file");
-    expect_one_clear_line(result, 2, flag + ": cannot write 'nowhere/file'; name");
+    expect_one_clear_line(result, 2,
+                          flag + ": cannot write 'nowhere/file' (No such file or directory); name");
     EXPECT_THAT(result.out, IsEmpty());
     expect_one_clear_line(judge("--selector topk " + flag + " /dev/full"), 1, flag + " /dev/full");
   }
