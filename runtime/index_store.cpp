@@ -8,7 +8,7 @@ namespace kvtier {
 
 std::size_t index_store::extent_bytes(const geometry& sizes, const lsh::token_selector& selector) {
   return std::size_t{sizes.extent_tokens / lsh::tile_tokens} * sizes.group_heads *
-         selector.index_bytes();
+         selector.index_bytes(0, 0);
 }
 
 index_store::index_store(const geometry& sizes, const memory_tiers& memory,
@@ -33,7 +33,7 @@ std::optional<slot> index_store::claim(const extent& what) {
 std::size_t index_store::offset(const extent& what, std::uint32_t head, std::uint32_t tile) const {
   // Head by head: one KV head's tiles are scanned together.
   const std::size_t tiles = sizes_.extent_tokens / lsh::tile_tokens;
-  return what.index->number * extent_bytes_ + (head * tiles + tile) * selector_.index_bytes();
+  return what.index->number * extent_bytes_ + (head * tiles + tile) * selector_.index_bytes(0, 0);
 }
 
 void index_store::build(const extent& what) {

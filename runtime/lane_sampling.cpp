@@ -137,7 +137,7 @@ status lane_sampling::run(const extent** lost) {
 /// Token indexes of everything, and the host copies of what lies in host memory.
 status lane_sampling::wait_ready(const extent** lost) {
   std::vector<extent*> disk = offloaded_to(tier::disk);
-  const bool indexed = owner_.selector->index_bytes() > 0;
+  const bool indexed = owner_.selector->index_bytes(0, 0) > 0;
   auto lock = owner_.tiers->lock();
   for (const auto* list : {&pinned_, &disk}) {
     for (extent* what : *list) {

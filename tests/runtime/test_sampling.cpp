@@ -24,7 +24,7 @@ config sampling_config(const tiers_case& tiers, const std::string& selector,
   options.selector = parse_selector(selector);
   const auto index = lsh::make_token_selector(options.selector, options.shape.head_dim, 0);
   if (index != nullptr) {  // token indexes of every tile that the tiers hold
-    options.host_memory += std::uint64_t{270} * index->index_bytes();
+    options.host_memory += std::uint64_t{270} * index->index_bytes(0, 0);
   }
   options.seed = 77;
   return options;

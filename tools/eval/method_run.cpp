@@ -55,7 +55,8 @@ void method_run::answer_all(std::uint32_t seeds) {
 /// Over indexes that are built for the first of the seeds.
 void method_run::answer_seeds(std::uint32_t first, std::uint32_t count) {
   const auto indexer = selector(first);
-  index_bytes_ = indexer->index_bytes();
+  const head_case& one = data_.cases().front().stored->data();
+  index_bytes_ = indexer->index_bytes(one.layer, one.kv_head);
   std::vector<std::unique_ptr<indexed_case>> indexed(records_.size());
   arena_.parallel_for(indexed.size(), [&](std::size_t i) {
     indexed[i] =

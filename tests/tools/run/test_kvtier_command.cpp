@@ -144,7 +144,7 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--host-memory 4M --disk disk:0", "--disk"},
       {"--host-memory 4M --disk disk:900T", "disk"},
       {"--selector best", "--selector \"best\": the kind"},
-      {"--selector sketch:bits=3", "bits \"3\" is neither 1 nor 2"},
+      {"--selector sketch:bits=3", "bits \"3\" is none of 1, 2 and auto"},
       {"--selector topk:budget=2", "budget \"2\""},
       {"--question-tokens -1", "--question-tokens"},
       {"--seed -1", "--seed: '-1' is not a whole number"},
