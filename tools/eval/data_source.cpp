@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tools/decoder/capturing_attention.hpp"
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/eval/dump_heads.hpp"
 #include "tools/eval/model_heads.hpp"
@@ -163,7 +164,7 @@ std::vector<head_case> load_model(std::string_view item, const std::filesystem::
                      "--text");
   }
   tokens.resize(request.tokens);
-  options.query_positions = last_positions(request.tokens, request.queries);
+  options.query_positions = decoder::last_positions(request.tokens, request.queries);
   const auto model = decoder::model::load(folder, {.threads = request.threads});
   return capture_heads(*model, tokens, options);
 }
