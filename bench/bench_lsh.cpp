@@ -122,7 +122,7 @@ class layer_index {
  public:
   layer_index(const kvtier::selector_config& options, std::size_t indexed_heads)
       : selector_(lsh::make_token_selector(options, head_dim, 11)),
-        indexes_(indexed_heads * tiles * selector_->index_bytes(), {}) {
+        indexes_(indexed_heads * tiles * selector_->index_bytes(0, 0), {}) {
     layer& shared = layer::instance();
     shared.arena.parallel_for(indexed_heads * tiles, [&](std::size_t tile) {
       std::vector<float> keys(lsh::tile_tokens * head_dim);
@@ -158,7 +158,9 @@ class layer_index {
   }
 
  private:
-  std::byte* index(std::size_t tile) { return indexes_.data() + tile * selector_->index_bytes(); }
+  std::byte* index(std::size_t tile) {
+    return indexes_.data() + tile * selector_->index_bytes(0, 0);
+  }
 
   std::unique_ptr<lsh::token_selector> selector_;
   cpu::slab indexes_;
@@ -175,7 +177,7 @@ void build(benchmark::State& state, const kvtier::selector_config& options) {
   for (std::size_t i = 0; i < cached; ++i) {
     layer_index::split(layer::instance().rows(0) + i * tile_bytes, keys[i], values[i]);
   }
-  const lsh::aligned_array<std::byte> index(selector->index_bytes());
+  const lsh::aligned_array<std::byte> index(selector->index_bytes(0, 0));
   std::vector<double> spent;
   while (state.KeepRunning()) {
     const double seconds = cpu_seconds_of([&] {
@@ -236,7 +238,7 @@ void scan(benchmark::State& state) {
         [&] { kernels.score(query, index.entries(kv_head), scores.data(), top.data()); });
     const auto other = index.entries((kv_head + 4) % kv_heads);
     const double limit = cpu_seconds_of(
-        [&] { load(other.front().index, tiles * index.selector().index_bytes() / 256 * 256); });
+        [&] { load(other.front().index, tiles * index.selector().index_bytes(0, 0) / 256 * 256); });
     state.SetIterationTime(seconds);
     spent.push_back(seconds);
     ratio.push_back(limit / seconds);
@@ -357,7 +359,7 @@ void magic_pig_select(benchmark::State& state) {
       rows = begun->choose(nullptr).rows.size();
     });
     const double limit = cpu_seconds_of([&] {
-      load(index.entries(0).front().index, tiles * index.selector().index_bytes() / 256 * 256);
+      load(index.entries(0).front().index, tiles * index.selector().index_bytes(0, 0) / 256 * 256);
     });
     state.SetIterationTime(seconds);
     spent.push_back(seconds);

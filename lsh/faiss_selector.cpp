@@ -185,7 +185,7 @@ class faiss_selector final : public token_selector {
   faiss_selector(const selector_config& options, std::uint32_t head_dim)
       : budget_ppm_(options.budget_ppm), keys_(head_dim), cache_(options, head_dim, cache_bytes) {}
 
-  std::size_t index_bytes() const noexcept override { return keys_.bytes(); }
+  std::size_t index_bytes(std::uint32_t, std::uint32_t) const override { return keys_.bytes(); }
   void index_tile(const tile_content& tile, std::byte* index) const override {
     keys_.write(tile.keys, index);
   }

@@ -30,7 +30,7 @@ class key_selection : public query_selection {
 
 class key_selector : public token_selector {
  public:
-  std::size_t index_bytes() const noexcept final { return 0; }
+  std::size_t index_bytes(std::uint32_t, std::uint32_t) const final { return 0; }
   /// Nothing: no index is kept.
   void index_tile(const tile_content&, std::byte*) const final {}
   bool reads_keys() const noexcept final { return true; }

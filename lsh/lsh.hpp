@@ -1,7 +1,8 @@
 /// lsh/: what decides which offloaded tokens are read: selectors, and the token indexes they score.
 ///
 /// Lives here: the selector's configuration, the seam `token_selector`, and behind it the
-/// rotated-code sketches (sketch_*), MagicPIG (lsh_selector, simhash_*) and the baselines
+/// rotated-code sketches (sketch_*; logit_spread says how many bits a head needs), MagicPIG
+/// (lsh_selector, simhash_*) and the baselines
 /// (*_selector); and attention over a selection with its error sums. Sketch arithmetic that decides
 /// which tokens are read is integer, or a fixed sequence of IEEE operations without fused
 /// multiply-add, so that a sample is the same on every instruction set and thread count

@@ -31,7 +31,9 @@ class lsh_selector final : public token_selector {
   /// Throws std::invalid_argument where make_token_selector does.
   lsh_selector(const selector_config& options, std::uint32_t head_dim, cpu::isa_level level);
 
-  std::size_t index_bytes() const noexcept override { return setting_.shape.index_bytes(); }
+  std::size_t index_bytes(std::uint32_t, std::uint32_t) const override {
+    return setting_.shape.index_bytes();
+  }
   /// Reads keys and segment mean; without one, or in dims where it is not finite, the centre is 0.
   void index_tile(const tile_content& tile, std::byte* index) const override;
   bool reads_keys() const noexcept override { return false; }

@@ -49,7 +49,7 @@ class quest_selector final : public token_selector {
   /// Throws std::invalid_argument where make_token_selector does.
   quest_selector(const selector_config& options, std::uint32_t head_dim);
 
-  std::size_t index_bytes() const noexcept override { return bounds_.bytes(); }
+  std::size_t index_bytes(std::uint32_t, std::uint32_t) const override { return bounds_.bytes(); }
   void index_tile(const tile_content& tile, std::byte* index) const override;
   bool reads_keys() const noexcept override { return false; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,

@@ -39,6 +39,7 @@ constexpr std::array known_faiss_kinds{
     named<faiss_kind>{"lsh", faiss_kind::lsh},
 };
 constexpr double ppm = 1e6;
+constexpr std::string_view auto_bits = "auto";
 
 /// Raises the error of one selector text.
 class complaint {
@@ -233,12 +234,14 @@ constexpr std::array options{
            }},
     option{"bits", bit(selector_kind::sketch),
            [](std::string_view text, selector_config& selector, const complaint& complain) {
-             if (text != "1" && text != "2") {
-               complain("bits \"" + std::string(text) + "\" is neither 1 nor 2");
+             if (text != "1" && text != "2" && text != auto_bits) {
+               complain("bits \"" + std::string(text) + "\" is none of 1, 2 and auto");
              }
-             selector.bits = text == "1" ? 1 : 2;
+             selector.bits = text == auto_bits ? 0 : text == "1" ? 1 : 2;
            },
-           [](const selector_config& selector) { return std::to_string(selector.bits); }},
+           [](const selector_config& selector) {
+             return selector.bits == 0 ? std::string(auto_bits) : std::to_string(selector.bits);
+           }},
     option{"estimator", bit(selector_kind::sketch),
            [](std::string_view text, selector_config& selector, const complaint& complain) {
              selector.estimator = value_of(known_estimators, text, "estimator", complain);

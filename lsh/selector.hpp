@@ -40,7 +40,9 @@ struct selector_config {
   /// topk, uniform, oracle, quest, vattention, faiss, sketch: rows to read per KV head and query
   /// token, of the offloaded indexed tokens; 1 to 1,000,000.
   std::uint32_t budget_ppm = 20'000;
-  std::uint32_t bits = 2;  ///< sketch: bits per rotated coordinate, 1 or 2
+  /// sketch: bits per rotated coordinate, 1 or 2; 0 ("auto"): 1 or 2 for each KV head, as a table
+  /// says that is measured before (lsh/logit_spread.hpp).
+  std::uint32_t bits = 2;
   estimator_kind estimator = estimator_kind::shrink;  ///< sketch
   /// sketch, shrink: estimates of unread values follow the scores (lsh/value_slope.hpp).
   bool value_slope = true;
@@ -75,9 +77,9 @@ struct selector_config {
 };
 
 /// A kind, the last nine with options after a colon, in any order: "topk:budget=0.02",
-/// "sketch:budget=0.02,bits=2,estimator=shrink", "lsh:k=10,l=150", "faiss:index=ivf". Shares are
-/// fractions in [0.000001, 1]. Throws std::invalid_argument that names the text, the place and what
-/// is known.
+/// "sketch:budget=0.02,bits=2,estimator=shrink", "sketch:bits=auto", "lsh:k=10,l=150",
+/// "faiss:index=ivf". Shares are fractions in [0.000001, 1]. Throws std::invalid_argument that
+/// names the text, the place and what is known.
 selector_config parse_selector(std::string_view text);
 /// All kinds with the names of their options, for help texts: "full; none; topk:budget=; ...".
 std::string selector_help();

@@ -37,7 +37,13 @@ std::optional<selection> query_selection::grow(std::span<const double>, cpu::tas
 }
 
 std::unique_ptr<token_selector> make_token_selector(const selector_config& options,
-                                                    std::uint32_t head_dim, std::uint64_t seed) {
+                                                    std::uint32_t head_dim, std::uint64_t seed,
+                                                    const head_bits& bits) {
+  if (options.kind != selector_kind::sketch && !bits.empty()) {
+    throw std::invalid_argument("selector \"" + to_string(options) + "\": a table of bits for " +
+                                std::to_string(bits.bits.size()) +
+                                " heads is given, which only sketch:bits=auto takes");
+  }
   switch (options.kind) {
     case selector_kind::full:
     case selector_kind::none:
@@ -59,7 +65,7 @@ std::unique_ptr<token_selector> make_token_selector(const selector_config& optio
     case selector_kind::lsh:
       return std::make_unique<lsh_selector>(options, head_dim, cpu::active_isa());
     case selector_kind::sketch:
-      return std::make_unique<sketch_selector>(options, head_dim, seed, cpu::active_isa());
+      return std::make_unique<sketch_selector>(options, head_dim, seed, cpu::active_isa(), bits);
   }
   throw std::invalid_argument("selector: kind " + std::to_string(static_cast<int>(options.kind)) +
                               " is not known");

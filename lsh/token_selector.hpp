@@ -13,6 +13,7 @@
 
 #include "cpu/element.hpp"
 #include "cpu/task_arena.hpp"
+#include "lsh/head_bits.hpp"
 #include "lsh/selector.hpp"
 
 namespace kvtier::lsh {
@@ -140,12 +141,13 @@ class query_selection {
   virtual std::optional<selection> grow(std::span<const double> factors, cpu::task_arena* helpers);
 };
 
-/// Thread-safe: holds configuration and tables only.
+/// Thread-safe: holds configuration and tables only. With a table of bits per head its methods
+/// throw std::invalid_argument for a head that the table lacks.
 class token_selector {
  public:
   virtual ~token_selector() = default;
-  /// Bytes of one tile's token index, a multiple of 64; 0 = none is kept.
-  virtual std::size_t index_bytes() const noexcept = 0;
+  /// Bytes of one tile's token index of a KV head, a multiple of 64; 0 = none is kept.
+  virtual std::size_t index_bytes(std::uint32_t layer, std::uint32_t kv_head) const = 0;
   /// Writes the token index of a full tile. `index` is 64-byte aligned.
   virtual void index_tile(const tile_content& tile, std::byte* index) const = 0;
   /// Whether query_selection::see must be called for every tile before choose.
@@ -162,9 +164,11 @@ class token_selector {
 };
 
 /// The selector that `options` names, or null for `full` and `none`. `seed` is the runtime's: it,
-/// sequence, layer, KV head and tile fix the random numbers. Throws std::invalid_argument for
-/// options or head dims that are not supported.
+/// sequence, layer, KV head and tile fix the random numbers. `bits` is the table of
+/// sketch:bits=auto, empty for all others. Throws std::invalid_argument for options, tables or head
+/// dims that are not supported.
 std::unique_ptr<token_selector> make_token_selector(const selector_config& options,
-                                                    std::uint32_t head_dim, std::uint64_t seed);
+                                                    std::uint32_t head_dim, std::uint64_t seed,
+                                                    const head_bits& bits = {});
 
 }  // namespace kvtier::lsh

@@ -99,7 +99,7 @@ uniform_selector::uniform_selector(const selector_config& options, std::uint32_t
       head_dim_(checked_head_dim(options, head_dim)),
       seed_(seed) {}
 
-std::size_t uniform_selector::index_bytes() const noexcept {
+std::size_t uniform_selector::index_bytes(std::uint32_t, std::uint32_t) const {
   const std::size_t used = head_dim_ * element_bytes(element_type::bf16) + sizeof(float);
   return (used + 63) / 64 * 64;
 }
@@ -107,7 +107,7 @@ std::size_t uniform_selector::index_bytes() const noexcept {
 void uniform_selector::index_tile(const tile_content& tile, std::byte* index) const {
   const std::vector<float> mean =
       mean_of_keys({tile.keys, std::size_t{tile_tokens} * head_dim_}, head_dim_);
-  std::memset(index, 0, index_bytes());
+  std::memset(index, 0, index_bytes(tile.layer, tile.kv_head));
   from_float(element_type::bf16, mean.data(), index, head_dim_);
   const key_ball stored(index, head_dim_);
   float radius = 0.0f;

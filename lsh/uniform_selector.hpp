@@ -23,7 +23,7 @@ class uniform_selector final : public token_selector {
   uniform_selector(const selector_config& options, std::uint32_t head_dim, std::uint64_t seed);
 
   /// bf16 [head_dim] mean key, fp32 radius around it, padding.
-  std::size_t index_bytes() const noexcept override;
+  std::size_t index_bytes(std::uint32_t layer, std::uint32_t kv_head) const override;
   void index_tile(const tile_content& tile, std::byte* index) const override;
   bool reads_keys() const noexcept override { return false; }
   std::unique_ptr<query_selection> begin(std::span<const tile_entry> tiles,

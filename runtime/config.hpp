@@ -43,7 +43,10 @@ struct config {
   std::uint32_t window = 256;  ///< its last tokens, likewise
 
   // Attention.
-  selector_config selector;                 ///< for offloaded tokens of full, not dense layers
+  selector_config selector;  ///< for offloaded tokens of full, not dense layers
+  /// With sketch:bits=auto, and only then: the bits of every KV head, [layers][kv_heads] 1 or 2.
+  /// See measure_head_bits. What stands there for sliding and dense layers does not matter.
+  std::vector<std::uint8_t> head_bits;
   std::vector<std::uint32_t> dense_layers;  ///< these always use `full`
   std::uint32_t host_query_tokens = 8;   ///< up to so many new tokens per sequence the host attends
                                          ///< its rows; more are streamed through the device ring

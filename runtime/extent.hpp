@@ -66,7 +66,7 @@ struct extent {
   bool waiting = false;  ///< queued for slots
   std::uint32_t spill_failures = 0;
   std::string lost;                     ///< not empty: unreadable, and why
-  std::optional<slot> index;            ///< where its token index is; from the first demotion on
+  std::optional<slot> index;            ///< of its lane's token indexes; from the first demotion on
   bool indexed = false;                 ///< it is complete
   std::shared_ptr<gpu::event> written;  ///< after the last append; D2H waits for it on the device
   std::vector<std::vector<storage::tile_checksum>>

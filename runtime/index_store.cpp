@@ -6,34 +6,52 @@
 
 namespace kvtier {
 
-std::size_t index_store::extent_bytes(const geometry& sizes, const lsh::token_selector& selector) {
-  return std::size_t{sizes.extent_tokens / lsh::tile_tokens} * sizes.group_heads *
-         selector.index_bytes();
-}
-
 index_store::index_store(const geometry& sizes, const memory_tiers& memory,
-                         const lsh::token_selector& selector, std::vector<bool> lanes,
+                         const lsh::token_selector& selector, index_layout layout,
                          std::uint32_t extents)
     : sizes_(sizes),
       tiers_(memory),
       selector_(selector),
-      lanes_(std::move(lanes)),
-      extent_bytes_(extent_bytes(sizes, selector)),
-      memory_(extent_bytes_ * extents, {}),
-      slots_(extents) {}
+      layout_(std::move(layout)),
+      lanes_(divide(layout_, extents)),
+      memory_(layout_.bytes(extents), {}) {}
 
-std::optional<slot> index_store::claim(const extent& what) {
-  slot claimed;
-  if (!lanes_[what.lane] || !slots_.allocate({&claimed, 1})) {
-    return std::nullopt;
+std::vector<index_store::lane_slots> index_store::divide(const index_layout& layout,
+                                                         std::uint32_t extents) {
+  std::vector<lane_slots> lanes;
+  lanes.reserve(layout.lanes());
+  std::size_t begin = 0;
+  for (std::uint32_t lane = 0; lane < layout.lanes(); ++lane) {
+    const std::size_t bytes = layout.extent_bytes(lane);
+    lanes.push_back({begin, slot_pool(bytes == 0 ? 0 : extents)});
+    begin += bytes * extents;
   }
-  return claimed;
+  return lanes;
+}
+
+bool index_store::claim(const extent& what, std::optional<slot>* place) {
+  slot claimed;
+  if (!keeps(what.lane)) {
+    return true;
+  }
+  if (!lanes_[what.lane].slots.allocate({&claimed, 1})) {
+    return false;
+  }
+  *place = claimed;
+  return true;
+}
+
+std::uint64_t index_store::used_bytes() const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t lane = 0; lane < layout_.lanes(); ++lane) {
+    bytes += lanes_[lane].slots.used_slots() * layout_.extent_bytes(lane);
+  }
+  return bytes;
 }
 
 std::size_t index_store::offset(const extent& what, std::uint32_t head, std::uint32_t tile) const {
-  // Head by head: one KV head's tiles are scanned together.
-  const std::size_t tiles = sizes_.extent_tokens / lsh::tile_tokens;
-  return what.index->number * extent_bytes_ + (head * tiles + tile) * selector_.index_bytes();
+  return lanes_[what.lane].begin + what.index->number * layout_.extent_bytes(what.lane) +
+         layout_.offset(what.lane, head, tile);
 }
 
 void index_store::build(const extent& what) {
@@ -62,11 +80,6 @@ void index_store::build(const extent& what) {
                            memory_.data() + offset(what, head, tile));
     }
   }
-}
-
-const std::byte* index_store::tile(const extent& what, std::uint32_t head,
-                                   std::uint32_t tile) const {
-  return memory_.data() + offset(what, head, tile);
 }
 
 }  // namespace kvtier

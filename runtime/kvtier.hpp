@@ -19,6 +19,7 @@
 
 #include "gpu/device.hpp"
 #include "runtime/config.hpp"
+#include "runtime/head_bits.hpp"
 #include "runtime/kv_shape.hpp"
 #include "runtime/metrics.hpp"
 #include "storage/status.hpp"

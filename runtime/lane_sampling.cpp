@@ -137,7 +137,7 @@ status lane_sampling::run(const extent** lost) {
 /// Token indexes of everything, and the host copies of what lies in host memory.
 status lane_sampling::wait_ready(const extent** lost) {
   std::vector<extent*> disk = offloaded_to(tier::disk);
-  const bool indexed = owner_.selector->index_bytes() > 0;
+  const bool indexed = owner_.index != nullptr && owner_.index->keeps(lane_);
   auto lock = owner_.tiers->lock();
   for (const auto* list : {&pinned_, &disk}) {
     for (extent* what : *list) {
@@ -158,6 +158,7 @@ void lane_sampling::make_jobs() {
   const geometry& sizes = owner_.sizes;
   const kv_shape& shape = sizes.shape;
   const std::uint32_t first_head = sizes.slice_of(lane_).kv_head_first;
+  const bool indexed = owner_.index != nullptr && owner_.index->keeps(lane_);
   for (std::uint32_t m = 0; m < members_.size(); ++m) {
     const sampled_member& member = members_[m];
     member_tiles& mine = tiles_.emplace_back();
@@ -165,12 +166,11 @@ void lane_sampling::make_jobs() {
     for (std::uint32_t head = 0; head < sizes.group_heads; ++head) {
       for (const offloaded_range& range : member.plan->lanes[lane_].offloaded) {
         for (std::uint32_t tile = 0; tile < tiles_per_extent_; ++tile) {
-          mine.heads[head].push_back({.index = owner_.index == nullptr
-                                                   ? nullptr
-                                                   : owner_.index->tile(*range.what, head, tile),
-                                      .number = range.first_token / lsh::tile_tokens + tile,
-                                      .sequence = range.what->sequence,
-                                      .whole = range.where == tier::disk});
+          mine.heads[head].push_back(
+              {.index = indexed ? owner_.index->tile(*range.what, head, tile) : nullptr,
+               .number = range.first_token / lsh::tile_tokens + tile,
+               .sequence = range.what->sequence,
+               .whole = range.where == tier::disk});
         }
       }
     }

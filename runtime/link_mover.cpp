@@ -178,11 +178,11 @@ bool link_mover::claim_disk(const extent& what, std::vector<disk_place>* places)
 
 void link_mover::release_disk(const std::vector<disk_place>& places) { disk_->release(places); }
 
-std::optional<slot> link_mover::claim_index(const extent& what) {
-  return index_ == nullptr ? std::nullopt : index_->claim(what);
+bool link_mover::claim_index(const extent& what, std::optional<slot>* place) {
+  return index_ == nullptr || index_->claim(what, place);
 }
 
-void link_mover::release_index(slot which) { index_->release(which); }
+void link_mover::release_index(const extent& what) { index_->release(what); }
 
 void link_mover::build_index(const extent& what) {
   const auto begin = std::chrono::steady_clock::now();

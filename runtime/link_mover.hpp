@@ -40,8 +40,8 @@ class link_mover final : public mover {
   std::vector<std::vector<storage::tile_checksum>> checksums(const extent& what) override;
   bool claim_disk(const extent& what, std::vector<disk_place>* places) override;
   void release_disk(const std::vector<disk_place>& places) override;
-  std::optional<slot> claim_index(const extent& what) override;
-  void release_index(slot which) override;
+  bool claim_index(const extent& what, std::optional<slot>* place) override;
+  void release_index(const extent& what) override;
   void build_index(const extent& what) override;
 
   link_counters counters() const;

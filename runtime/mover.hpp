@@ -37,9 +37,11 @@ class mover {
   /// not enough) and gives them back.
   virtual bool claim_disk(const extent& what, std::vector<disk_place>* places) = 0;
   virtual void release_disk(const std::vector<disk_place>& places) = 0;
-  /// Where the token index of `what` goes; nullopt if its lane has none.
-  virtual std::optional<slot> claim_index(const extent& what) = 0;
-  virtual void release_index(slot which) = 0;
+  /// Claims a place for the token index of `what`, which is left empty if its lane has none. False:
+  /// no place is free, and one will be when extents that are released already have gone.
+  virtual bool claim_index(const extent& what, std::optional<slot>* place) = 0;
+  /// Gives the place of `what`, which has one, back.
+  virtual void release_index(const extent& what) = 0;
   /// Builds the token index from a host copy that has just arrived from the device; called like
   /// `checksums`.
   virtual void build_index(const extent& what) = 0;

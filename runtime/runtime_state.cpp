@@ -9,19 +9,6 @@
 namespace kvtier {
 namespace {
 
-/// What the directory, slot pools and placement keep, measured generously: an extent with its
-/// vectors is some 500 bytes, its map entries 150; a slot's places and checksums 100.
-std::uint64_t metadata_bytes_per_slot(const geometry& sizes) {
-  return 128 + 768 / sizes.blocks_per_extent;
-}
-
-constexpr std::uint32_t staging_areas = 2;
-
-bool draws(const config& options) {
-  return options.selector.kind != selector_kind::full &&
-         options.selector.kind != selector_kind::none;
-}
-
 std::vector<bool> sampled_lanes(const std::vector<attend_mode>& modes) {
   std::vector<bool> lanes(modes.size());
   std::transform(modes.begin(), modes.end(), lanes.begin(),
@@ -79,99 +66,34 @@ std::unique_ptr<disk_store> open_disks(const config& options, const geometry& si
   return options.disks.empty() ? nullptr : std::make_unique<disk_store>(options, sizes);
 }
 
-std::uint64_t slots_or_throw(const char* cap, std::uint64_t bytes, std::uint64_t overhead,
-                             std::uint64_t slot, std::uint64_t least, const std::string& what) {
-  const std::uint64_t slots = bytes > overhead ? (bytes - overhead) / slot : 0;
-  if (slots < least) {
-    throw std::invalid_argument(std::string("config.") + cap + " is " + std::to_string(bytes) +
-                                " bytes; this shape needs " +
-                                std::to_string(overhead + least * slot) + " at least (" +
-                                std::to_string(least) + " blocks of " + std::to_string(slot) +
-                                " and " + std::to_string(overhead) + " for " + what);
+/// The table of config.head_bits, for sketch:bits=auto.
+lsh::head_bits make_head_bits(const config& options) {
+  const kv_shape& shape = options.shape;
+  const std::vector<std::uint8_t>& table = options.head_bits;
+  const bool automatic =
+      options.selector.kind == selector_kind::sketch && options.selector.bits == 0;
+  const std::size_t heads = std::size_t{shape.layers} * shape.kv_heads;
+  if (!automatic && !table.empty()) {
+    throw std::invalid_argument("config.head_bits has " + std::to_string(table.size()) +
+                                " entries, but the selector is " + to_string(options.selector) +
+                                "; only sketch:bits=auto takes them");
   }
-  return std::min<std::uint64_t>(slots, 0xffffffffu);
-}
-
-/// Divides host memory: staging, metadata, token indexes of all tiers, and the rest for slots.
-void divide_host(const config& options, const geometry& sizes, std::uint32_t disk_slots,
-                 std::uint64_t index_bytes, tier_budget& budget) {
-  const std::uint64_t extent_slots = sizes.blocks_per_extent;
-  const bool estimates = draws(options);
-  // Staging takes what a full step can use, but at most 1/64 of host memory per area; 1/32 where a
-  // question is sampled, of which 64 tokens should fit in one step.
-  const std::uint64_t heads = options.shape.query_heads;
-  const std::uint64_t least = std::uint64_t{options.host_query_tokens} * heads;
-  const std::uint64_t wanted =
-      std::max(options.max_sequences_per_step * least, draws(options) ? 64 * heads : 0);
-  const std::uint64_t row = staging_pool::area_bytes(options.shape, 1024, estimates) / 1024;
-  budget.staging_areas = staging_areas;
-  const std::uint64_t per_slot =
-      metadata_bytes_per_slot(sizes) + (index_bytes + extent_slots - 1) / extent_slots;
-  const std::uint64_t slots_elsewhere = std::uint64_t{budget.device_slots} + disk_slots;
-  const std::uint64_t slot = sizes.slot_bytes + per_slot;
-  const std::uint64_t least_slots = (disk_slots > 0 ? 5 : 1) * extent_slots;
-  const auto overhead = [&](std::uint64_t rows) {
-    return per_slot * slots_elsewhere +
-           staging_areas *
-               staging_pool::area_bytes(options.shape, static_cast<std::uint32_t>(rows), estimates);
-  };
-  std::uint64_t rows =
-      std::min(wanted, std::max(least, options.host_memory / (estimates ? 32 : 64) / row));
-  if (options.host_memory < overhead(rows) + least_slots * slot) {
-    rows = least;  // so that the least that is asked for below is enough
+  if (automatic && table.size() != heads) {
+    throw std::invalid_argument(
+        "config.head_bits has " + std::to_string(table.size()) +
+        " entries; sketch:bits=auto needs one for each of " + std::to_string(shape.layers) +
+        " layers of " + std::to_string(shape.kv_heads) + " KV heads, " + std::to_string(heads) +
+        " in all. measure_head_bits gives those of a layer; or use bits=1 or bits=2");
   }
-  budget.staging_rows = static_cast<std::uint32_t>(rows);
-  const std::string what =
-      index_bytes > 0
-          ? "staging, metadata and the token indexes of device and disk). Raise it, give "
-            "less disk, or use one bit per coordinate (bits=1)"
-          : "staging and metadata). Raise it, or use smaller blocks";
-  budget.host_slots = static_cast<std::uint32_t>(
-      slots_or_throw("host_memory", options.host_memory, overhead(rows), slot, least_slots, what));
-  const std::uint64_t slots = slots_elsewhere + budget.host_slots;
-  budget.metadata_bytes = metadata_bytes_per_slot(sizes) * slots;
-  if (index_bytes > 0) {
-    budget.index_extents = static_cast<std::uint32_t>(slots / extent_slots);
-    budget.index_bytes = budget.index_extents * index_bytes;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (table[i] != 1 && table[i] != 2) {
+      throw std::invalid_argument("config.head_bits is " + std::to_string(table[i]) +
+                                  " for KV head " + std::to_string(i % shape.kv_heads) +
+                                  " of layer " + std::to_string(i / shape.kv_heads) +
+                                  "; use 1 or 2");
+    }
   }
-}
-
-/// Of the host slots, those for reads and extents that pass through: an eighth, at least 3 extents,
-/// at most 64 MiB.
-std::uint32_t transit_slots(const geometry& sizes, std::uint32_t host_slots) {
-  const std::uint64_t least = 3 * std::uint64_t{sizes.blocks_per_extent};
-  const std::uint64_t transit = std::clamp<std::uint64_t>(
-      host_slots / 8, least, std::max(least, (std::uint64_t{64} << 20) / sizes.slot_bytes));
-  return static_cast<std::uint32_t>(transit / sizes.blocks_per_extent * sizes.blocks_per_extent);
-}
-
-}  // namespace
-
-tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots,
-                        std::uint64_t index_bytes) {
-  tier_budget budget;
-  const bool offloads = options.host_memory > 0;
-  if (offloads) {
-    budget.ring_bytes =
-        prefill_ring::bytes(sizes, options.ring_buffers, options.ring_buffer_blocks);
-  }
-  budget.device_slots = static_cast<std::uint32_t>(
-      slots_or_throw("device_memory", options.device_memory, budget.ring_bytes, sizes.block_bytes,
-                     std::uint64_t{2} * sizes.lanes * sizes.blocks_per_extent,
-                     "the prefill ring). Raise it, or use smaller blocks or a smaller ring"));
-  if (offloads) {
-    divide_host(options, sizes, disk_slots, index_bytes, budget);
-  }
-  if (offloads && disk_slots > 0) {
-    budget.transit_slots = transit_slots(sizes, budget.host_slots);
-  }
-  return budget;
-}
-
-namespace {
-
-std::uint64_t index_bytes_of(const geometry& sizes, const lsh::token_selector* selector) {
-  return selector == nullptr ? 0 : index_store::extent_bytes(sizes, *selector);
+  return {table, table.empty() ? 0 : shape.kv_heads};
 }
 
 }  // namespace
@@ -180,10 +102,11 @@ runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
     : options(std::move(options_in)),
       sizes(make_geometry(options)),
       lane_modes(make_lane_modes(options, sizes)),
-      selector(lsh::make_token_selector(options.selector, sizes.shape.head_dim, options.seed)),
+      selector(lsh::make_token_selector(options.selector, sizes.shape.head_dim, options.seed,
+                                        make_head_bits(options))),
       disk(disk_in != nullptr ? std::move(disk_in) : open_disks(options, sizes)),
       budget(divide_caps(options, sizes, disk == nullptr ? 0 : disk->slot_count(),
-                         index_bytes_of(sizes, selector.get()))),
+                         index_layout(sizes, selector.get(), sampled_lanes(lane_modes)))),
       arena({.threads = options.threads, .cpus = options.cpus, .thread_name = "kvt-compute"}) {
   gpu::device_options device_options{.kind = options.device,
                                      .kv_cap_bytes = options.device_memory,
@@ -219,8 +142,9 @@ runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
     staging = std::make_unique<staging_pool>(sizes.shape, budget.staging_rows, budget.staging_areas,
                                              selector != nullptr, *device);
     if (budget.index_extents > 0) {
-      index = std::make_unique<index_store>(sizes, memory, *selector, sampled_lanes(lane_modes),
-                                            budget.index_extents);
+      index = std::make_unique<index_store>(
+          sizes, memory, *selector, index_layout(sizes, selector.get(), sampled_lanes(lane_modes)),
+          budget.index_extents);
     }
     ring = std::make_unique<prefill_ring>(sizes, memory, *device, options.ring_buffers,
                                           options.ring_buffer_blocks,

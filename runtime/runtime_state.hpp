@@ -23,26 +23,10 @@
 #include "runtime/prefill_ring.hpp"
 #include "runtime/staging.hpp"
 #include "runtime/step_plan.hpp"
+#include "runtime/tier_budget.hpp"
 #include "runtime/tier_manager.hpp"
 
 namespace kvtier {
-
-/// How the caps are spent.
-struct tier_budget {
-  std::uint32_t device_slots = 0, host_slots = 0, transit_slots = 0;
-  std::uint64_t ring_bytes = 0;
-  std::uint32_t staging_rows = 0;
-  std::uint32_t staging_areas = 0;
-  std::uint64_t metadata_bytes = 0;
-  std::uint32_t index_extents = 0;  ///< extents that token indexes have room for
-  std::uint64_t index_bytes = 0;
-};
-
-/// Divides the caps. Throws std::invalid_argument that names the cap, what it must hold at least,
-/// and the remedy.
-/// `index_bytes` are those of one extent's token index, 0 where none is kept.
-tier_budget divide_caps(const config& options, const geometry& sizes, std::uint32_t disk_slots,
-                        std::uint64_t index_bytes);
 
 struct runtime::state {
   /// Opens the disks of `options_in`, or takes `disk_in` for them (tests).

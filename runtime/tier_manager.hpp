@@ -2,8 +2,10 @@
 /// (residency_table.hpp) and completions.
 ///
 /// No deadlock: moves up claim their slots at once, because they start only from a settled state;
-/// moves down wait for slots of the tier below alone; reads for attention leave one extent's worth
-/// of host slots to the moves, and are consumed in the order in which they were asked for.
+/// moves down wait for slots of the tier below, and for the slot of a token index, which only
+/// extents that are on their way out can hold up (index_store.hpp); reads for attention leave one
+/// extent's worth of host slots to the moves, and are consumed in the order in which they were
+/// asked for.
 ///
 /// Two layers of state keep results independent of timing. *Logical*: every extent has a home tier,
 /// changed only inside API calls and accounted against the tiers' capacities; step plans read
@@ -162,6 +164,7 @@ class tier_manager {
   bool start(extent& what, transfer_kind transfer);
   bool claim_for(extent& what, transfer_kind transfer);
   bool claim_device(extent& what);
+  bool claim_index(extent& what);
   bool claim_host(extent& what, std::uint32_t left_free);
   bool claim_disk(extent& what);
   void run(extent& what, transfer_kind transfer);

@@ -82,7 +82,7 @@ bool tier_manager::start(extent& what, transfer_kind transfer) {
 bool tier_manager::claim_for(extent& what, transfer_kind transfer) {
   switch (transfer) {
     case transfer_kind::demote:
-      return claim_host(what, 0);
+      return claim_index(what) && claim_host(what, 0);
     case transfer_kind::promote:
       return claim_device(what);
     case transfer_kind::spill:
@@ -102,6 +102,11 @@ bool tier_manager::claim_device(extent& what) {
     return false;
   }
   return true;
+}
+
+/// Kept while it waits for host slots: it will need it in any case.
+bool tier_manager::claim_index(extent& what) {
+  return what.index.has_value() || links_.claim_index(what, &what.index);
 }
 
 bool tier_manager::claim_host(extent& what, std::uint32_t left_free) {
@@ -133,9 +138,6 @@ void tier_manager::run(extent& what, transfer_kind transfer) {
     case transfer_kind::demote:
       what.host.state = copy_state::filling;
       ++counters_.demotions;
-      if (!what.index) {
-        what.index = links_.claim_index(what);
-      }
       links_.demote(what, urgency, std::move(done));
       break;
     case transfer_kind::promote:
@@ -241,7 +243,7 @@ bool tier_manager::destroy_if_unused(extent& what) {
   free_slots(what.host, host_pool_);
   drop_disk(what);
   if (what.index) {
-    links_.release_index(*what.index);
+    links_.release_index(what);
   }
   std::erase(waiting_demand_, &what);
   std::erase(waiting_, &what);

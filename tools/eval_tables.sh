@@ -5,7 +5,7 @@
 set -euo pipefail
 if [[ $# -lt 1 ]]; then
   echo "usage: $0 DIR [table...]; tables: kinds large needle_layers trained coverage coverage_unknown_window" \
-    "targets drift disk needles" >&2
+    "targets drift disk bits needles" >&2
   exit 2
 fi
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -71,17 +71,31 @@ disk() {
   table disk --data synthetic:all --tokens 32768 --cases 4 --disk 1 --budget 0.01,0.02,0.05,0.1 \
     --selector sketch:bits=2 --selector sketch:bits=1
 }
+# What one bit costs heads whose logits scatter so far.
+bits() {
+  local data="" kind deviation
+  for kind in g2 gm clust vk vnorm rope tail loc2 nomean; do
+    for deviation in 0.3 0.5 0.75 1 1.25; do
+      data+=${data:+,}synthetic:$kind+sd=$deviation
+    done
+  done
+  table bits --data "$data" --cases 6 --seeds 64 --budget 0.005,0.02,0.05 --selector sketch:bits=1 \
+    --selector sketch:bits=2
+  table bits_disk --data "$data" --cases 4 --seeds 16 --disk 1 --budget 0.02,0.1 \
+    --selector sketch:bits=1 --selector sketch:bits=2
+}
 needles() {
   table needles --needle --tokens 4096,8192,16384,32768,65536,131072 --selector sketch:budget=0.02
 }
 
 tables=("$@")
 if [[ $# -eq 0 ]]; then
-  tables=(kinds large needle_layers trained coverage coverage_unknown_window targets drift disk)
+  tables=(kinds large needle_layers trained coverage coverage_unknown_window targets drift disk bits)
 fi
 for name in "${tables[@]}"; do
   case $name in
-    kinds | large | needle_layers | trained | coverage | coverage_unknown_window | targets | drift | disk | needles)
+    kinds | large | needle_layers | trained | coverage | coverage_unknown_window | targets | drift | disk | bits | \
+      needles)
       "$name" ;;
     *) echo "$0: no table '$name'; run it without arguments for the list" >&2; exit 2 ;;
   esac

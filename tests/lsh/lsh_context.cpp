@@ -62,7 +62,7 @@ lsh::tile_content lsh_context::content(std::size_t tile) const {
 }
 
 void lsh_context::index(const lsh::lsh_selector& selector) {
-  index_bytes_ = selector.index_bytes();
+  index_bytes_ = selector.index_bytes(0, 0);
   indexes_ = lsh::aligned_array<std::byte>(index_bytes_ * tiles.size());
   std::fill_n(indexes_.data(), indexes_.size(), std::byte{0xff});
   for (std::size_t tile = tiles.size(); tile-- > 0;) {

@@ -21,11 +21,11 @@ sampled_head::sampled_head(synthetic_head data, std::uint32_t bits, std::uint32_
   options.bits = bits;
   const auto selector = lsh::make_token_selector(options, data_.head_dim, 0);
   tiles_.resize(tokens / lsh::tile_tokens);
-  indexes_.resize(tiles_.size() * selector->index_bytes() + 64);
+  indexes_.resize(tiles_.size() * selector->index_bytes(0, 0) + 64);
   const auto address = reinterpret_cast<std::uintptr_t>(indexes_.data());
   std::byte* const indexes = indexes_.data() + (64 - address % 64) % 64;
   for (std::size_t b = 0; b < tiles_.size(); ++b) {
-    std::byte* const at = indexes + b * selector->index_bytes();
+    std::byte* const at = indexes + b * selector->index_bytes(0, 0);
     const std::size_t first = b * lsh::tile_tokens * dim;
     selector->index_tile({.keys = data_.keys.data() + first, .values = data_.values.data() + first},
                          at);

@@ -22,12 +22,16 @@ sketch_context::sketch_context(std::uint32_t head_dim, std::vector<float> keys,
 }
 
 void sketch_context::build(const token_selector& selector) {
-  index_bytes_ = selector.index_bytes();
+  index_bytes_ = selector.index_bytes(query_.layer, query_.kv_head);
   indexes_ = aligned_array<std::byte>(index_bytes_ * entries_.size());
   const std::size_t tile = std::size_t{tile_tokens} * head_dim_;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     std::byte* index = indexes_.data() + i * index_bytes_;
-    selector.index_tile({.keys = keys_.data() + i * tile, .values = values_.data() + i * tile},
+    selector.index_tile({.keys = keys_.data() + i * tile,
+                         .values = values_.data() + i * tile,
+                         .segment_mean = nullptr,
+                         .layer = query_.layer,
+                         .kv_head = query_.kv_head},
                         index);
     entries_[i].index = index;
   }

@@ -75,9 +75,9 @@ void stored_head::set_window(std::uint32_t head, double log_mass) {
 lsh::selection stored_head::choose(const selector_config& options, const choosing& how) const {
   const auto selector = lsh::make_token_selector(options, head_dim, how.seed);
   std::vector<lsh::tile_entry> list = tiles;
-  const lsh::aligned_array<std::byte> indexes(list.size() * selector->index_bytes());
-  for (std::size_t i = 0; i < list.size() && selector->index_bytes() > 0; ++i) {
-    std::byte* const at = indexes.data() + i * selector->index_bytes();
+  const lsh::aligned_array<std::byte> indexes(list.size() * selector->index_bytes(0, 0));
+  for (std::size_t i = 0; i < list.size() && selector->index_bytes(0, 0) > 0; ++i) {
+    std::byte* const at = indexes.data() + i * selector->index_bytes(0, 0);
     const std::size_t first = i * tile_tokens * head_dim;
     selector->index_tile({.keys = keys.data() + first, .values = values.data() + first}, at);
     list[i].index = at;

@@ -76,11 +76,11 @@ class kept_head {
   kept_head(const stored_head& head, const selector_config& options)
       : head_(head),
         selector_(lsh::make_token_selector(options, head_dim, 1)),
-        indexes_(head.tiles.size() * selector_->index_bytes()) {
+        indexes_(head.tiles.size() * selector_->index_bytes(0, 0)) {
     for (std::size_t i = 0; i < head.tiles.size(); ++i) {
       const std::size_t first = i * tile_tokens * head_dim;
       list_.push_back(head.tiles[i]);
-      std::byte* const at = indexes_.data() + i * selector_->index_bytes();
+      std::byte* const at = indexes_.data() + i * selector_->index_bytes(0, 0);
       selector_->index_tile(
           {.keys = head.keys.data() + first, .values = head.values.data() + first}, at);
       list_.back().index = at;
@@ -347,7 +347,7 @@ TEST(faiss_selector, an_empty_list_gives_an_empty_selection) {
 TEST(faiss_selector, refuses_keys_and_bad_options) {
   const auto selector = lsh::make_token_selector(faiss("hnsw"), 128, 1);
   EXPECT_FALSE(selector->reads_keys());
-  EXPECT_EQ(selector->index_bytes(), 16384u);
+  EXPECT_EQ(selector->index_bytes(0, 0), 16384u);
   const std::vector<float> values(128);
   const auto begun = selector->begin({}, {.values = values.data(), .heads = 1, .head_dim = 128});
   EXPECT_THROW(begun->see(0, nullptr, element_type::bf16), std::logic_error);

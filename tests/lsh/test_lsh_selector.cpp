@@ -126,7 +126,7 @@ TEST(lsh_selector, an_index_holds_codes_norms_and_the_mean_of_its_segment) {
   lsh_context context({.tiles = 2, .segment_tiles = 2});
   const lsh::lsh_selector selector(lsh_options(10, 150), 64, cpu::isa_level::scalar);
   context.index(selector);
-  EXPECT_EQ(selector.index_bytes(), 150u * 128 + 256 + 256);
+  EXPECT_EQ(selector.index_bytes(0, 0), 150u * 128 + 256 + 256);
   EXPECT_FALSE(selector.reads_keys());
   const lsh::simhash_view view({64, 10, 150}, context.index_of(1));
   const lsh::tile_content content = context.content(1);
@@ -149,7 +149,7 @@ TEST(lsh_selector, an_index_is_a_function_of_its_tile_whenever_it_is_made) {
     // Later, by another selector that has seen nothing yet, and in another order; on the portable
     // kernels.
     const lsh::lsh_selector other(lsh_options(10, 150), 64, cpu::isa_level::scalar);
-    const lsh::aligned_array<std::byte> index(other.index_bytes());
+    const lsh::aligned_array<std::byte> index(other.index_bytes(0, 0));
     for (const std::size_t tile : {3u, 0u, 4u}) {
       other.index_tile(context.content(tile), index.data());
       EXPECT_EQ(std::memcmp(index.data(), context.index_of(tile), index.size()), 0);
@@ -296,7 +296,7 @@ TEST(lsh_selector, a_mean_that_is_not_finite_moves_only_its_dims) {
   lsh::tile_content content = context.content(0);
   content.segment_mean = mean.data();
   const lsh::lsh_selector selector(lsh_options(4, 10), 64, cpu::active_isa());
-  const lsh::aligned_array<std::byte> index(selector.index_bytes());
+  const lsh::aligned_array<std::byte> index(selector.index_bytes(0, 0));
   selector.index_tile(content, index.data());
   const lsh::simhash_view view({64, 4, 10}, index.data());
   EXPECT_EQ(view.centre()[9], 0.0f);

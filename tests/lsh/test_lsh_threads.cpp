@@ -57,7 +57,7 @@ TEST(lsh_selector, threads_may_ask_for_the_same_planes_at_once) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     threads.emplace_back([&, i] {
-      const lsh::aligned_array<std::byte> index(selector.index_bytes());
+      const lsh::aligned_array<std::byte> index(selector.index_bytes(0, 0));
       lsh::tile_content tile = context.content(i);
       tile.layer = static_cast<std::uint32_t>(i % 2);
       selector.index_tile(tile, index.data());

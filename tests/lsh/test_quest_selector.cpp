@@ -236,7 +236,7 @@ TEST(quest_selector, an_empty_list_gives_an_empty_selection) {
 TEST(quest_selector, refuses_keys_and_bad_options) {
   const auto selector = lsh::make_token_selector(quest(20'000), 128, 1);
   EXPECT_FALSE(selector->reads_keys());
-  EXPECT_EQ(selector->index_bytes(), 2048u);
+  EXPECT_EQ(selector->index_bytes(0, 0), 2048u);
   const std::vector<float> values(128);
   const auto begun = selector->begin({}, {.values = values.data(), .heads = 1, .head_dim = 128});
   EXPECT_THROW(begun->see(0, nullptr, element_type::bf16), std::logic_error);

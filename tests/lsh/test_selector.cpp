@@ -22,6 +22,7 @@ TEST(selector, every_text_survives_the_round_trip) {
                                  "sketch:budget=0.999999,bits=2,estimator=ht",
                                  "sketch:budget=0.1,bits=1,estimator=shrink",
                                  "sketch:budget=0.02,bits=2,estimator=shrink,epsilon=0.1,cap=0.25",
+                                 "sketch:budget=0.02,bits=auto,estimator=shrink",
                                  "topp:mass=0.9",
                                  "uniform:budget=0.02",
                                  "oracle:budget=0.5",
@@ -46,6 +47,7 @@ TEST(selector, options_have_defaults_and_any_order) {
   EXPECT_EQ(parse_selector("sketch:estimator=ht,budget=5e-1"),
             parse_selector("sketch:budget=0.5,bits=2,estimator=ht"));
   EXPECT_EQ(parse_selector("topk").budget_ppm, 20'000U);
+  EXPECT_EQ(parse_selector("sketch:bits=auto").bits, 0U);
 }
 
 TEST(selector, default_is_the_exact_one) { EXPECT_EQ(to_string(selector_config{}), "full"); }
@@ -75,8 +77,9 @@ TEST(selector, bad_options_are_refused_with_their_place) {
   expect_refusal("sketch:budget=0.1,", "\"\"", "name=value");
   expect_refusal("sketch:size=3", "\"size\"", "budget bits estimator slope epsilon cap");
   expect_refusal("sketch:bits=2,bits=1", "\"bits\"", "twice");
-  expect_refusal("sketch:bits=3", "\"3\"", "1 nor 2");
-  expect_refusal("sketch:bits=", "\"\"", "1 nor 2");
+  expect_refusal("sketch:bits=3", "\"3\"", "1, 2 and auto");
+  expect_refusal("sketch:bits=0", "\"0\"", "1, 2 and auto");
+  expect_refusal("sketch:bits=", "\"\"", "1, 2 and auto");
   expect_refusal("sketch:budget=0.5,epsilon=0.1", "cap 0.25", "larger cap");
   expect_refusal("sketch:cap=0.1", "\"cap\"", "epsilon=");
   expect_refusal("quest:page=17", "\"17\"", "8, 16, 32 or 64");

@@ -39,15 +39,15 @@ selection chosen_by(const sketch_selector& selector, sketch_context& context) {
 
 TEST(sketch_index, takes_few_bytes_per_token_and_whole_lines) {
   for (const std::uint32_t dim : {64u, 128u, 256u}) {
-    const std::size_t one = selector_of(20'000, 1, shrink, dim).index_bytes();
-    const std::size_t two = selector_of(20'000, 2, shrink, dim).index_bytes();
+    const std::size_t one = selector_of(20'000, 1, shrink, dim).index_bytes(0, 0);
+    const std::size_t two = selector_of(20'000, 2, shrink, dim).index_bytes(0, 0);
     EXPECT_EQ(one % 64, 0u);
     EXPECT_EQ(two % 64, 0u);
     EXPECT_LE(one, 24u * tile_tokens * dim / 128);
     EXPECT_LE(two, 40u * tile_tokens * dim / 128);
   }
-  EXPECT_EQ(selector_of(20'000, 1, shrink, 128).index_bytes(), 1408u);
-  EXPECT_EQ(selector_of(20'000, 2, shrink, 128).index_bytes(), 2432u);
+  EXPECT_EQ(selector_of(20'000, 1, shrink, 128).index_bytes(0, 0), 1408u);
+  EXPECT_EQ(selector_of(20'000, 2, shrink, 128).index_bytes(0, 0), 2432u);
 }
 
 TEST(sketch_selector, draws_more_with_a_larger_budget_and_keeps_what_it_had) {

@@ -42,7 +42,7 @@ struct topk_context {
     options.kind = selector_kind::topk;
     options.budget_ppm = ppm;
     const auto selector = make_token_selector(options, head_dim, 1);
-    EXPECT_EQ(selector->index_bytes(), 0u);
+    EXPECT_EQ(selector->index_bytes(0, 0), 0u);
     EXPECT_TRUE(selector->reads_keys());
     const auto begun = selector->begin(tiles, query);
     store_rows();

@@ -127,7 +127,7 @@ TEST(uniform_selector, an_empty_list_gives_an_empty_selection) {
 TEST(uniform_selector, refuses_keys_and_bad_options) {
   const auto selector = lsh::make_token_selector(uniform(20'000), 64, 1);
   EXPECT_FALSE(selector->reads_keys());
-  EXPECT_EQ(selector->index_bytes() % 64, 0u);
+  EXPECT_EQ(selector->index_bytes(0, 0) % 64, 0u);
   const std::vector<float> values(64);
   const auto begun = selector->begin({}, {.values = values.data(), .heads = 1, .head_dim = 64});
   EXPECT_THROW(begun->see(0, nullptr, element_type::bf16), std::logic_error);

@@ -43,7 +43,30 @@ INSTANTIATE_TEST_SUITE_P(
         bad_config{"io", [](config& c) { c.io = "floppy"; }, "floppy"},
         bad_config{"directory", [](config& c) { c.disks[0].directory = "/no/such/place"; },
                    "/no/such/place"},
-        bad_config{"disk_bytes", [](config& c) { c.disks[0].bytes = 0; }, "0 bytes"}),
+        bad_config{"disk_bytes", [](config& c) { c.disks[0].bytes = 0; }, "0 bytes"},
+        bad_config{"no_head_bits",
+                   [](config& c) { c.selector = parse_selector("sketch:bits=auto"); },
+                   "config.head_bits has 0 entries; sketch:bits=auto needs"},
+        bad_config{"few_head_bits",
+                   [](config& c) {
+                     c.selector = parse_selector("sketch:bits=auto");
+                     c.head_bits = {1, 2, 1, 2};
+                   },
+                   "3 layers of 2 KV heads, 6 in all. measure_head_bits"},
+        bad_config{"head_bits_of_no_use",
+                   [](config& c) {
+                     c.selector = parse_selector("sketch");
+                     c.head_bits = {1, 2, 1, 2, 1, 2};
+                   },
+                   "config.head_bits has 6 entries, but the selector is sketch:"},
+        bad_config{"head_bits_of_exact", [](config& c) { c.head_bits = {1, 2, 1, 2, 1, 2}; },
+                   "the selector is full; only sketch:bits=auto"},
+        bad_config{"bad_head_bits",
+                   [](config& c) {
+                     c.selector = parse_selector("sketch:bits=auto");
+                     c.head_bits = {1, 2, 1, 2, 1, 4};
+                   },
+                   "config.head_bits is 4 for KV head 1 of layer 2; use 1 or 2"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(api, refusals_are_logged_and_touch_nothing) {

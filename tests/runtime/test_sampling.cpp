@@ -18,13 +18,20 @@ struct tiers_case {
   std::uint32_t block_tokens;
 };
 
+/// Of the small shape, whose middle layer is sliding: both kinds in a full layer.
+const std::vector<std::uint8_t> mixed_bits{2, 1, 1, 1, 1, 2};
+
 config sampling_config(const tiers_case& tiers, const std::string& selector,
                        std::uint64_t delay_seed) {
   config options = test::small_config(tiers.sizes, tiers.block_tokens, delay_seed);
   options.selector = parse_selector(selector);
-  const auto index = lsh::make_token_selector(options.selector, options.shape.head_dim, 0);
+  if (options.selector.bits == 0) {
+    options.head_bits = mixed_bits;
+  }
+  const auto index = lsh::make_token_selector(options.selector, options.shape.head_dim, 0,
+                                              {options.head_bits, options.shape.kv_heads});
   if (index != nullptr) {  // token indexes of every tile that the tiers hold
-    options.host_memory += std::uint64_t{270} * index->index_bytes();
+    options.host_memory += std::uint64_t{270} * index->index_bytes(0, 0);
   }
   options.seed = 77;
   return options;
@@ -79,12 +86,15 @@ INSTANTIATE_TEST_SUITE_P(selectors, whole_budget,
                          testing::Combine(testing::Values(host_64, disk_16, disk_64, disk_128),
                                           testing::Values("sketch:budget=1,bits=2",
                                                           "sketch:budget=1,bits=1,estimator=ht",
+                                                          "sketch:budget=1,bits=auto",
                                                           "topk:budget=1")),
                          [](const auto& instance) {
                            const std::string& selector = std::get<1>(instance.param);
                            const bool ht = selector.find("=ht") != std::string::npos;
+                           const bool mixed = selector.find("=auto") != std::string::npos;
                            return std::string(std::get<0>(instance.param).name) + "_" +
-                                  selector.substr(0, selector.find(':')) + (ht ? "_ht" : "");
+                                  selector.substr(0, selector.find(':')) + (ht ? "_ht" : "") +
+                                  (mixed ? "_auto" : "");
                          });
 
 // The baselines share all of the runtime; one kind of tiers is enough.
@@ -139,6 +149,42 @@ TEST(sampling, outputs_do_not_depend_on_delays_or_threads) {
       EXPECT_NE(outputs_of(reseeded), first) << "the seed draws the sample";
     }
   }
+}
+
+TEST(sampling, a_table_of_bits_draws_what_those_bits_draw) {
+  const auto with = [](const std::string& selector, std::vector<std::uint8_t> table) {
+    config options = sampling_config(disk_64, "sketch:budget=0.1", 0);
+    options.selector = parse_selector(selector);
+    options.head_bits = std::move(table);
+    options.host_memory += 1 << 20;
+    return options;
+  };
+  const auto fixed = [&](const char* bits) {
+    return outputs_of(with(std::string("sketch:budget=0.1,bits=") + bits, {}));
+  };
+  const std::string automatic = "sketch:budget=0.1,bits=auto";
+  const std::vector<float> one = fixed("1"), two = fixed("2");
+  ASSERT_NE(one, two);
+  expect_same(one, with(automatic, std::vector<std::uint8_t>(6, 1)), "all 1");
+  expect_same(two, with(automatic, std::vector<std::uint8_t>(6, 2)), "all 2");
+  const std::vector<float> mixed = outputs_of(with(automatic, mixed_bits));
+  EXPECT_NE(mixed, one);
+  EXPECT_NE(mixed, two);
+}
+
+TEST(sampling, one_bit_where_it_is_enough_saves_memory) {
+  const auto used = [](const std::string& selector) {
+    const auto target = runtime::open(sampling_config(host_64, selector, 0));
+    test::toy_engine engine(*target, 4, 0.0);
+    engine.check_every(0);
+    test::toy_sequence sequence;
+    converse(*target, engine, sequence);
+    EXPECT_LE(target->stats().host.peak_bytes, target->stats().host.cap_bytes);
+    return target->stats().index_bytes;
+  };
+  const std::uint64_t one = used("sketch:bits=1"), two = used("sketch:bits=2");
+  EXPECT_LT(one, two);
+  EXPECT_EQ(used("sketch:bits=auto") * 2, one + two) << "half of the heads have each";
 }
 
 TEST(sampling, outputs_of_other_selectors_do_not_depend_on_them_either) {

@@ -100,6 +100,9 @@ config tiers_of(std::uint32_t block_tokens, std::uint64_t seed, const std::strin
   config options = test::small_config(
       {.device_extents = 28, .host_extents = 14, .disk_extents = 80}, block_tokens, seed);
   options.selector = parse_selector(selector);
+  if (options.selector.bits == 0) {
+    options.head_bits = {1, 2, 1, 1, 2, 2};
+  }
   // Staging for more rows and the token indexes of all tiers.
   options.host_memory += options.selector.kind == selector_kind::full ? 0 : std::uint64_t{2} << 20;
   return options;
@@ -156,6 +159,27 @@ TEST_P(schedules, two_threads) {
   expect_right_counts(*target, selector);
 }
 
+// Two contexts of the largest length fill the tiers, and there are token indexes for hardly more:
+// claims of slots meet those of contexts that have just gone.
+TEST(schedules_in_tight_tiers, get_on_with_indexes_for_live_extents_only) {
+  config options =
+      test::small_config({.device_extents = 14, .host_extents = 10, .disk_extents = 30}, 64, 7);
+  options.selector = parse_selector("sketch:budget=1,bits=auto");
+  options.head_bits = {1, 2, 1, 1, 2, 2};
+  options.host_memory += std::uint64_t{256} << 10;
+  const auto target = runtime::open(options);
+  std::uint64_t steps = 0;
+  for (std::uint64_t seed = 0; seed < 4 && !testing::Test::HasFailure(); ++seed) {
+    random_user user(*target, seed, 4);
+    for (int i = 0; i < 100; ++i) {
+      user.act();
+    }
+    steps += user.steps();
+  }
+  EXPECT_GT(steps, 100u);
+  expect_right_counts(*target, "sketch");
+}
+
 std::string case_name(const testing::TestParamInfo<schedules::ParamType>& info) {
   const std::string& selector = std::get<2>(info.param);
   return selector.substr(0, selector.find(':')) + "_" + std::to_string(std::get<0>(info.param)) +
@@ -171,6 +195,11 @@ INSTANTIATE_TEST_SUITE_P(drawing, schedules,
                          testing::Combine(testing::Values(16u, 64u),
                                           testing::Values<std::uint64_t>(4),
                                           testing::Values("sketch:budget=1", "topk:budget=1")),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(drawing_with_mixed_bits, schedules,
+                         testing::Combine(testing::Values(16u, 64u),
+                                          testing::Values<std::uint64_t>(5, 6),
+                                          testing::Values("sketch:budget=1,bits=auto")),
                          case_name);
 
 }  // namespace

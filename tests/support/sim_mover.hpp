@@ -71,30 +71,47 @@ class sim_mover final : public mover {
     }
   }
 
-  /// Lane 1 has no token index, others have.
-  std::optional<slot> claim_index(const extent& what) override {
+  /// Lane 1 has no token index, others have, `index_slots` each.
+  bool claim_index(const extent& what, std::optional<slot>* place) override {
     if (what.lane == 1) {
-      return std::nullopt;
+      return true;
     }
-    indexes_.push_back(what.id);
-    return slot{static_cast<std::uint32_t>(indexes_.size() - 1), 1};
+    auto& slots = indexes_[what.lane];
+    const auto free = std::find(slots.begin(), slots.end(), 0u);
+    const auto number = static_cast<std::uint32_t>(free - slots.begin());
+    if (free != slots.end()) {
+      *free = what.id;
+    } else if (slots.size() < index_slots) {
+      slots.push_back(what.id);
+    } else {
+      ++refused_indexes;
+      return false;
+    }
+    *place = slot{number, 1};
+    return true;
   }
-  void release_index(slot which) override { indexes_[which.number] = 0; }
+  void release_index(const extent& what) override {
+    wrong_indexes += index_of(what) != what.id ? 1u : 0u;
+    indexes_[what.lane][what.index->number] = 0;
+  }
   void build_index(const extent& what) override {
     // The host copy must be the extent's, still complete, and the slot its own.
-    if (indexes_[what.index->number] != what.id) {
-      ++wrong_indexes;
-    }
+    wrong_indexes += index_of(what) != what.id ? 1u : 0u;
     for (const slot& held : what.host.slots) {
       wrong_indexes += host[held.number] == 0 ? 1u : 0u;
     }
   }
   /// Indexes claimed and not released.
   std::size_t indexes() const {
-    return static_cast<std::size_t>(
-        std::count_if(indexes_.begin(), indexes_.end(), [](auto id) { return id != 0; }));
+    std::size_t count = 0;
+    for (const auto& [lane, slots] : indexes_) {
+      count += static_cast<std::size_t>(
+          std::count_if(slots.begin(), slots.end(), [](auto id) { return id != 0; }));
+    }
+    return count;
   }
-  std::size_t wrong_indexes = 0;
+  std::size_t index_slots = 1000;  ///< of each lane
+  std::size_t wrong_indexes = 0, refused_indexes = 0;
 
   std::size_t in_flight() const { return running_.size(); }
 
@@ -147,7 +164,10 @@ class sim_mover final : public mover {
   }
 
   std::vector<bool> disk_used_;
-  std::vector<std::uint64_t> indexes_;  // per slot the id of the extent that holds it
+  /// Per lane and slot the id of the extent that holds it, 0 = none.
+  std::map<std::uint32_t, std::vector<std::uint64_t>> indexes_;
+  std::uint64_t index_of(const extent& what) { return indexes_[what.lane][what.index->number]; }
+
   std::vector<transfer> running_;
   std::mt19937_64 random_;
 };

@@ -1,5 +1,6 @@
 #include "tools/eval/data_source.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -7,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tools/decoder/capturing_attention.hpp"
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/eval/dump_heads.hpp"
 #include "tools/eval/model_heads.hpp"
@@ -20,8 +22,8 @@ namespace {
   throw std::invalid_argument("data '" + std::string(item) + "': " + complaint);
 }
 
-std::optional<std::uint32_t> parse_number(std::string_view text) {
-  std::uint32_t number = 0;
+template <class Number> std::optional<Number> parse_number(std::string_view text) {
+  Number number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && rest == text.data() + text.size() ? std::optional(number)
                                                                    : std::nullopt;
@@ -40,27 +42,40 @@ layered_name split_layer(std::string_view item, std::string_view text) {
   if (at == std::string_view::npos || text.find('/', at) != std::string_view::npos) {
     return {std::string(text), std::nullopt};
   }
-  const auto layer = parse_number(text.substr(at + mark.size()));
+  const auto layer = parse_number<std::uint32_t>(text.substr(at + mark.size()));
   if (!layer) {
     refuse(item, "'" + std::string(text.substr(at)) + "' is no layer; write :layer3 for layer 3");
   }
   return {std::string(text.substr(0, at)), layer};
 }
 
+/// "+drift=48" and "+sd=0.7", in any order.
+void read_suffixes(std::string_view item, std::string_view text, synthetic_options& options) {
+  constexpr std::string_view drift = "+drift=", sd = "+sd=";
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find('+', 1));
+    if (one.starts_with(drift)) {
+      options.steps = parse_number<std::uint32_t>(one.substr(drift.size())).value_or(0);
+    } else if (one.starts_with(sd)) {
+      options.deviation = parse_number<float>(one.substr(sd.size())).value_or(0.0F);
+    }
+    const bool good =
+        one.starts_with(drift) ? options.steps > 0 : one.starts_with(sd) && options.deviation > 0;
+    if (!good) {
+      refuse(item, "'" + std::string(one) +
+                       "' is not understood; write +drift=48 for 48 successive queries, +sd=0.7 "
+                       "for logits of that standard deviation");
+    }
+    text.remove_prefix(one.size());
+  }
+}
+
 std::vector<head_case> load_synthetic(std::string_view item, std::string_view name,
                                       const data_request& request) {
-  constexpr std::string_view mark = "+drift=";
-  std::uint32_t steps = 1;
-  if (const std::size_t at = name.find('+'); at != std::string_view::npos) {
-    const auto given =
-        name.substr(at).starts_with(mark) ? parse_number(name.substr(at + mark.size())) : 0;
-    if (given.value_or(0) == 0) {
-      refuse(item, "'" + std::string(name.substr(at)) +
-                       "' is not understood; write +drift=48 for " + "48 successive queries");
-    }
-    steps = *given;
-    name = name.substr(0, at);
-  }
+  synthetic_options options{.tokens = request.tokens, .head_dim = request.head_dim};
+  const std::size_t suffixes = std::min(name.find('+'), name.size());
+  read_suffixes(item, name.substr(suffixes), options);
+  name = name.substr(0, suffixes);
   std::vector<synthetic_kind> kinds;
   if (name == "all") {
     kinds.assign(sampler_kinds().begin(), sampler_kinds().end());
@@ -72,8 +87,9 @@ std::vector<head_case> load_synthetic(std::string_view item, std::string_view na
   std::vector<head_case> made;
   for (const synthetic_kind kind : kinds) {
     for (std::uint32_t i = 0; i < request.cases; ++i) {
-      made.push_back(
-          make_synthetic_case({kind, request.tokens, request.head_dim, request.seed + i, steps}));
+      options.kind = kind;
+      options.seed = request.seed + i;
+      made.push_back(make_synthetic_case(options));
     }
   }
   return made;
@@ -148,7 +164,7 @@ std::vector<head_case> load_model(std::string_view item, const std::filesystem::
                      "--text");
   }
   tokens.resize(request.tokens);
-  options.query_positions = last_positions(request.tokens, request.queries);
+  options.query_positions = decoder::last_positions(request.tokens, request.queries);
   const auto model = decoder::model::load(folder, {.threads = request.threads});
   return capture_heads(*model, tokens, options);
 }

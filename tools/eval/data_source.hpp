@@ -35,7 +35,8 @@ std::string needle_prose(const std::filesystem::path& models, const std::filesys
 /// The cases of one --data item:
 ///
 ///     synthetic:KIND[+drift=STEPS]  `cases` instances; with drift, STEPS successive queries each
-///     synthetic:all[+drift=STEPS]   the same of each of sampler_kinds()
+///     synthetic:KIND[+sd=X]         logits of standard deviation X, whatever the kind's
+///     synthetic:all[...]            the same of each of sampler_kinds()
 ///     needle[:layerL]               the needle model over a text with facts, asked for each of
 ///     them trained[:layerL]              the small trained model over its own text
 ///     model:DIR[:layerL]            any model folder over `text`

@@ -51,7 +51,7 @@ void add_data_flags(CLI::App& command, eval_options& options) {
   auto* const data = command.add_option_group("Data");
   data->add_option("--data", options.data,
                    "What is attended, a list: synthetic:KIND, synthetic:all, "
-                   "synthetic:KIND+drift=STEPS, needle[:layerL], trained[:layerL], "
+                   "synthetic:KIND[+drift=STEPS][+sd=X], needle[:layerL], trained[:layerL], "
                    "model:DIR[:layerL], dump:FILE[:layerL]")
       ->type_name("LIST")
       ->delimiter(',');

@@ -174,7 +174,7 @@ method_errors evaluate(const judged_data& data, selector_config options, double 
   for (const judged_data::judged_case& one : data.cases()) {
     tokens += lsh::tile_tokens * one.stored->tiles();
   }
-  made.index_bytes_per_token = static_cast<double>(run.index_bytes()) / lsh::tile_tokens;
+  made.index_bytes_per_token = static_cast<double>(run.index_bytes()) / static_cast<double>(tokens);
   made.build_us_per_token = run.build_seconds() * 1e6 / static_cast<double>(tokens);
   if (options.kind == selector_kind::faiss) {  // the index that counts is built when it is asked
     made.index_bytes_per_token = made.build_us_per_token = not_known;

@@ -8,11 +8,12 @@ namespace kvtier::eval {
 indexed_case::indexed_case(const stored_case& stored, const lsh::token_selector& selector,
                            double whole_share)
     : stored_(stored), entries_(stored.tiles()) {
-  const std::size_t bytes = selector.index_bytes();
-  if (bytes > 0) {
-    memory_ = std::make_unique<cpu::slab>(bytes * entries_.size(), cpu::slab_options{});
-  }
   const head_case& data = stored.data();
+  const std::size_t bytes = selector.index_bytes(data.layer, data.kv_head);
+  bytes_ = bytes * entries_.size();
+  if (bytes > 0) {
+    memory_ = std::make_unique<cpu::slab>(bytes_, cpu::slab_options{});
+  }
   const std::vector<float> mean =
       lsh::mean_of_keys({stored.tile_keys(0), stored.tile_keys(stored.tiles())}, data.head_dim);
   const auto begin = std::chrono::steady_clock::now();

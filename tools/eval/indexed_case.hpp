@@ -24,12 +24,14 @@ class indexed_case {
   std::span<const lsh::tile_entry> tiles(std::size_t count) const noexcept {
     return std::span(entries_).first(count);
   }
+  std::size_t bytes() const noexcept { return bytes_; }  ///< of all indexes
   double build_seconds() const noexcept { return build_seconds_; }
 
  private:
   const stored_case& stored_;
   std::unique_ptr<cpu::slab> memory_;  // null: the selector keeps no index
   std::vector<lsh::tile_entry> entries_;
+  std::size_t bytes_ = 0;
   double build_seconds_ = 0.0;
 };
 

@@ -1,7 +1,10 @@
 #include "tools/eval/method_run.hpp"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "lsh/logit_spread.hpp"
 #include "tools/eval/indexed_case.hpp"
 #include "tools/eval/sampled_answer.hpp"
 
@@ -25,16 +28,41 @@ bool are_successive(const head_case& data) noexcept {
   return data.queries.size() > 1;
 }
 
+namespace {
+
+/// sketch:bits=auto as the case's own keys and queries settle it; other options as they are.
+selector_config settled(selector_config options, const judged_data::judged_case& one) {
+  if (options.kind != selector_kind::sketch || options.bits != 0) {
+    return options;
+  }
+  const head_case& data = one.stored->data();
+  std::vector<lsh::spread_query> queries;
+  for (const judged_query& query : one.queries) {
+    queries.push_back({data.queries[query.number].values.data(), query.tiles});
+  }
+  const std::size_t tiles = one.stored->tiles();
+  options.bits =
+      lsh::bits_for(lsh::logit_spread({one.stored->tile_keys(0), one.stored->tile_keys(tiles)},
+                                      queries, data.heads, data.head_dim));
+  return options;
+}
+
+}  // namespace
+
 method_run::method_run(const judged_data& data, const selector_config& options,
                        const evaluation_setting& setting, cpu::task_arena& arena)
     : data_(data), options_(options), setting_(setting), arena_(arena) {
   for (const judged_data::judged_case& one : data.cases()) {
     records_.emplace_back(one.queries.size());
   }
+  case_options_.resize(data.cases().size());
+  arena.parallel_for(case_options_.size(),
+                     [&](std::size_t i) { case_options_[i] = settled(options, data.cases()[i]); });
 }
 
-std::unique_ptr<lsh::token_selector> method_run::selector(std::uint32_t seed) const {
-  selector_config options = options_;
+std::unique_ptr<lsh::token_selector> method_run::selector(const selector_config& settled_options,
+                                                          std::uint32_t seed) const {
+  selector_config options = settled_options;
   if (draws_index(options.kind)) {
     options.rotation_seed += static_cast<std::uint32_t>(setting_.seed) + seed;
   }
@@ -54,16 +82,22 @@ void method_run::answer_all(std::uint32_t seeds) {
 
 /// Over indexes that are built for the first of the seeds.
 void method_run::answer_seeds(std::uint32_t first, std::uint32_t count) {
-  const auto indexer = selector(first);
-  index_bytes_ = indexer->index_bytes();
+  // One selector for all cases of the same options: what it keeps (faiss) is for all of them.
+  std::vector<std::shared_ptr<lsh::token_selector>> indexers;
+  for (std::size_t i = 0; i < case_options_.size(); ++i) {
+    const auto same = std::find(case_options_.begin(), case_options_.end(), case_options_[i]);
+    const auto owner = static_cast<std::size_t>(same - case_options_.begin());
+    indexers.push_back(owner < i ? indexers[owner] : selector(case_options_[i], first));
+  }
   std::vector<std::unique_ptr<indexed_case>> indexed(records_.size());
   arena_.parallel_for(indexed.size(), [&](std::size_t i) {
-    indexed[i] =
-        std::make_unique<indexed_case>(*data_.cases()[i].stored, *indexer, setting_.whole_share);
+    indexed[i] = std::make_unique<indexed_case>(*data_.cases()[i].stored, *indexers[i],
+                                                setting_.whole_share);
   });
   std::vector<std::pair<std::size_t, std::size_t>> places;
   for (std::size_t i = 0; i < indexed.size(); ++i) {
     build_seconds_ += first == 0 ? indexed[i]->build_seconds() : 0.0;
+    index_bytes_ += first == 0 ? indexed[i]->bytes() : 0;
     for (std::size_t q = 0; q < records_[i].size(); ++q) {
       places.emplace_back(i, q);
     }
@@ -73,10 +107,10 @@ void method_run::answer_seeds(std::uint32_t first, std::uint32_t count) {
     const judged_query& judged = data_.cases()[i].queries[q];
     const bool keep = are_successive(data_.cases()[i].stored->data());
     for (std::uint32_t seed = first; seed < first + count; ++seed) {
-      const auto other = seed == first ? nullptr : selector(seed);
+      const auto other = seed == first ? nullptr : selector(case_options_[i], seed);
       records_[i][q].add(
-          answer(*indexed[i], judged, other != nullptr ? *other : *indexer, options_), judged,
-          keep);
+          answer(*indexed[i], judged, other != nullptr ? *other : *indexers[i], case_options_[i]),
+          judged, keep);
     }
   });
 }

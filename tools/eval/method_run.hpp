@@ -33,15 +33,19 @@ class method_run {
 
   /// [case][query]
   const std::vector<std::vector<query_record>>& records() const noexcept { return records_; }
-  double build_seconds() const noexcept { return build_seconds_; }   ///< CPU time of one index each
-  std::size_t index_bytes() const noexcept { return index_bytes_; }  ///< of a tile
+  double build_seconds() const noexcept { return build_seconds_; }  ///< CPU time of one index each
+  std::size_t index_bytes() const noexcept {
+    return index_bytes_;
+  }  ///< of all tiles, one index each
 
  private:
-  std::unique_ptr<lsh::token_selector> selector(std::uint32_t seed) const;
+  std::unique_ptr<lsh::token_selector> selector(const selector_config& options,
+                                                std::uint32_t seed) const;
   void answer_seeds(std::uint32_t first, std::uint32_t count);
 
   const judged_data& data_;
-  const selector_config& options_;
+  const selector_config options_;
+  std::vector<selector_config> case_options_;  ///< with the bits that sketch:bits=auto comes to
   const evaluation_setting& setting_;
   cpu::task_arena& arena_;
   std::vector<std::vector<query_record>> records_;

@@ -31,12 +31,4 @@ struct capture_options {
 std::vector<head_case> capture_heads(decoder::model& model, std::span<const std::int32_t> tokens,
                                      const capture_options& options);
 
-/// `count` positions spaced evenly over the last 1,024 of `tokens`, the last token's among them;
-/// all of these positions where they are fewer. Throws std::invalid_argument for no token or no
-/// query.
-std::vector<std::uint64_t> last_positions(std::uint64_t tokens, std::uint32_t count);
-
-/// The full layers of a model, ascending.
-std::vector<std::uint32_t> full_layers(const decoder::model_config& config);
-
 }  // namespace kvtier::eval

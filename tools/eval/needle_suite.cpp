@@ -13,6 +13,7 @@
 #include "runtime/kvtier.hpp"
 #include "tools/decoder/model.hpp"
 #include "tools/eval/needle_text.hpp"
+#include "tools/run/measured_bits.hpp"
 #include "tools/run/run_options.hpp"
 #include "tools/run/runtime_engine.hpp"
 
@@ -80,8 +81,9 @@ enum class asking { full, dense, sparse };
 /// A model over tiers that hold one long text off the device.
 class needle_reader {
  public:
+  /// `sample` is a text like those that it will read, for selectors that are fitted to the model.
   needle_reader(const needle_options& options, decoder::model& model, const std::string& selector,
-                std::uint64_t tokens) {
+                std::uint64_t tokens, std::string_view sample) {
     run::run_options flags;
     flags.selector = selector;
     flags.threads = options.threads;
@@ -98,6 +100,7 @@ class needle_reader {
         last_error_ = text;
       }
     };
+    run::measure_bits(model, tokens_of(sample), settings);
     target_ = runtime::open(std::move(settings));
     engine_ = std::make_unique<run::runtime_engine>(*target_, model, nullptr,
                                                     [this] { return last_error_; });
@@ -316,7 +319,8 @@ std::vector<needle_result> run_needles(const needle_options& options) {
       };
       const bool one_too = tokens <= options.most_one_key_tokens;
       // With one needle three contexts live at a time: the base, a text off it, a question.
-      needle_reader reader(options, *model, selector, (one_too ? 3 : 2) * tokens);
+      const std::string sample = make_haystack(options, tokens, 1, options.seed).text;
+      needle_reader reader(options, *model, selector, (one_too ? 3 : 2) * tokens, sample);
       tell("many needles");
       append(results, ask_many(options, reader, tokens, selector));
       if (one_too) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numbers>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ constexpr float sink_value_size = .05F;
 constexpr float drift_cosine = .98F;
 /// Rows from which a query's deviation is measured: 1 % off at most, at any number of tokens.
 constexpr std::uint64_t measured_rows = 65536;
+constexpr float most_deviation = 16;
 
 /// What a stream of random numbers is for: each row, run or query has its own.
 enum class purpose : std::uint64_t {
@@ -93,6 +95,11 @@ class case_maker {
     made_.data = "synthetic:" + std::string(recipe_.name);
     if (options_.steps > 1) {
       made_.data += "+drift=" + std::to_string(options_.steps);
+    }
+    if (options_.deviation > 0) {
+      std::ostringstream text;
+      text << "+sd=" << options_.deviation;
+      made_.data += text.str();
     }
     made_.heads = synthetic_heads;
     made_.head_dim = dim_;
@@ -244,13 +251,16 @@ class case_maker {
         for (std::uint32_t d = 0; d < dim_; ++d) {
           fresh[d] *= spectrum_[d];
         }
-        const float size = recipe_.deviations.at(head) / deviation(fresh);
+        const float size = wanted_deviation(head) / deviation(fresh);
         for (const float x : fresh) {
           made.values.push_back(rounded(size * x));
         }
       }
       made_.queries.push_back(std::move(made));
     }
+  }
+  float wanted_deviation(std::uint32_t head) const {
+    return options_.deviation > 0 ? options_.deviation : recipe_.deviations.at(head);
   }
   float deviation(const std::vector<float>& query) const {
     const std::uint64_t stride = (rows_ + measured_rows - 1) / measured_rows;
@@ -346,6 +356,11 @@ head_case make_synthetic_case(const synthetic_options& options) {
   }
   if (options.steps == 0) {
     refuse("steps", options.steps, "use at least 1");
+  }
+  if (!(options.deviation >= 0 && options.deviation <= most_deviation)) {
+    throw std::invalid_argument("synthetic data: deviation is " +
+                                std::to_string(options.deviation) + "; use 0 to " +
+                                std::to_string(most_deviation));
   }
   return case_maker(options).make();
 }

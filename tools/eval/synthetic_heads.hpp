@@ -17,6 +17,7 @@ struct synthetic_options {
   /// Successive queries over the same keys and context, each at cosine .98 to the one before;
   /// needles and sinks are those of the first.
   std::uint32_t steps = 1;
+  float deviation = 0;  ///< of the logits of all query heads; 0: the kind's
 };
 
 /// The window of a synthetic case: tokens that are attended exactly.

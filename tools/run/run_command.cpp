@@ -22,6 +22,7 @@
 #include "tools/run/batch_scheduler.hpp"
 #include "tools/run/interrupt.hpp"
 #include "tools/run/job_input.hpp"
+#include "tools/run/measured_bits.hpp"
 #include "tools/run/progress_bar.hpp"
 #include "tools/run/result_writer.hpp"
 #include "tools/run/runtime_engine.hpp"
@@ -325,6 +326,14 @@ void fill_summary(job_summary& summary, const run_options& options, const build_
   summary.device_activation_bytes = tiers.device().memory().activation_peak_bytes;
 }
 
+/// On the first prompt; a job without one opens its runtime all the same.
+std::optional<measured_bits> measure_first(decoder::model& model,
+                                           const std::vector<batch_prompt>& prompts,
+                                           config& settings) {
+  return measure_bits(
+      model, prompts.empty() ? std::span<const std::int32_t>() : prompts.front().tokens, settings);
+}
+
 void write_metrics(const runtime& tiers, const std::string& path, std::ofstream& out) {
   if (path.ends_with(".json")) {
     write_metrics_json(tiers, out);
@@ -367,6 +376,10 @@ int run(const run_options& options, const build_facts& facts) {
   settings.trace = trace.get();
   runtime_log log(options, bar);
   settings.log = [&log](log_level level, std::string_view text) { log.add(level, text); };
+  const auto bits = measure_first(*model, input.prompts, settings);
+  if (bits) {
+    log.add(log_level::info, bits_text(*bits));
+  }
   const auto tiers = open_runtime(settings);
 
   const interrupt_guard interrupt;
@@ -379,6 +392,7 @@ int run(const run_options& options, const build_facts& facts) {
   bar.clear();
   auto& summary = job_run.summary();
   fill_summary(summary, options, facts, *tiers, *model, job);
+  summary.bits = bits;
   if (!options.metrics.empty()) {
     write_metrics(*tiers, options.metrics, metrics_file);
   }

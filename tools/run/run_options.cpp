@@ -71,8 +71,8 @@ void add_attention_flags(CLI::App& command, run_options& options) {
           "--selector", options.selector,
           "Which tokens off the device are attended: full = all, exactly; "
           "sketch:budget=0.02,bits=2,estimator=shrink = a sample, the rest estimated, with an "
-          "error "
-          "bound; topk:budget=0.02 = those of the largest weights, found by reading every key; "
+          "error bound (bits=auto: 1 for heads that are flat on the first prompt); "
+          "topk:budget=0.02 = those of the largest weights, found by reading every key; "
           "none = no such token. All there are: " +
               selector_help())
       ->type_name("TEXT")

@@ -17,6 +17,13 @@ json or_null(const std::string& text) { return text.empty() ? json(nullptr) : js
 
 json or_null(const std::optional<double>& value) { return value ? json(*value) : json(nullptr); }
 
+json or_null(const std::optional<measured_bits>& bits) {
+  return bits ? json{{"one_bit", bits->one_bit},
+                     {"two_bits", bits->two_bits},
+                     {"measured_tokens", bits->tokens}}
+              : json(nullptr);
+}
+
 json tier_json(const tier_usage& tier) {
   return {{"bytes", tier.bytes}, {"peak_bytes", tier.peak_bytes}, {"cap_bytes", tier.cap_bytes}};
 }
@@ -70,6 +77,15 @@ std::string selector_text(const job_summary& summary) {
 
 }  // namespace
 
+std::string bits_text(const measured_bits& bits) {
+  return fmt::format(
+      "{} of {} KV heads have 1 bit per coordinate, the others 2 ({})", bits.one_bit,
+      bits.one_bit + bits.two_bits,
+      bits.tokens == 0
+          ? std::string("the first prompt is too short to measure")
+          : fmt::format("measured on the first prompt's first {} tokens", bits.tokens));
+}
+
 std::string summary_json(const job_summary& summary) {
   const auto& progress = summary.progress;
   const auto& stats = summary.stats;
@@ -82,6 +98,7 @@ std::string summary_json(const job_summary& summary) {
       {"io_backend", or_null(summary.io_backend)},
       {"disk_direct", summary.disk_direct ? json(*summary.disk_direct) : json(nullptr)},
       {"selector", summary.selector},
+      {"head_bits", or_null(summary.bits)},
       {"question_tokens", summary.question_tokens ? json(*summary.question_tokens) : json(nullptr)},
       {"kv_dtype", summary.kv_dtype},
       {"seed", summary.seed},
@@ -151,6 +168,9 @@ std::string summary_text(const job_summary& summary) {
                         *summary.disk_direct ? "held" : "refused by the file system");
   }
   text += selector_text(summary);
+  if (summary.bits) {
+    text += "\n" + bits_text(*summary.bits);
+  }
   if (!summary.trace.empty()) {
     text += fmt::format("\ntrace: {} (open it at ui.perfetto.dev)", summary.trace);
   }

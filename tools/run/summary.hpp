@@ -7,6 +7,7 @@
 
 #include "runtime/kvtier.hpp"
 #include "tools/run/batch_scheduler.hpp"
+#include "tools/run/measured_bits.hpp"
 
 namespace kvtier::run {
 
@@ -17,6 +18,7 @@ struct job_summary {
   std::string selector, kv_dtype;
   std::string trace, metrics, logits;            ///< files; empty = none
   std::optional<std::uint32_t> question_tokens;  ///< nullopt where the selector is exact
+  std::optional<measured_bits> bits;             ///< of sketch:bits=auto
   std::uint64_t seed = 0;
   std::uint64_t lines = 0, succeeded = 0, failed = 0, interrupted = 0;
   std::uint64_t prompt_tokens = 0, new_tokens = 0;
@@ -32,6 +34,9 @@ struct job_summary {
 
 /// One JSON document, indented, without the last line end. Every rate is in tokens per second.
 std::string summary_json(const job_summary& summary);
+
+/// "3 of 8 KV heads have 1 bit per coordinate, ...".
+std::string bits_text(const measured_bits& bits);
 
 /// A few lines for people.
 std::string summary_text(const job_summary& summary);

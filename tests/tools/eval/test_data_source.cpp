@@ -75,6 +75,13 @@ TEST(data_source, makes_all_kinds_and_drifting_queries) {
   }
 }
 
+TEST(data_source, makes_logits_as_wide_as_asked_for) {
+  const auto both = load_cases("synthetic:clust+sd=0.7+drift=2", small());
+  EXPECT_EQ(both.at(0).data, "synthetic:clust+drift=2+sd=0.7");
+  EXPECT_EQ(both.at(0).queries.size(), 2u);
+  EXPECT_EQ(load_cases("synthetic:g1+drift=2+sd=0.7", small()).at(0).queries.size(), 2u);
+}
+
 TEST(data_source, runs_models) {
   data_request request = small();
   request.tokens = 500;
@@ -138,6 +145,10 @@ TEST(data_source, refuses_what_it_does_not_know) {
   expect_refusal("synthetic:g5", small(), {"g1, g2", "nomean"});
   expect_refusal("synthetic:g2+drift=0", small(), {"+drift=48"});
   expect_refusal("synthetic:g2+sink", small(), {"'+sink'"});
+  for (const char* sd : {"+sd=", "+sd=0", "+sd=-1", "+sd=x", "+sd=nan"}) {
+    expect_refusal(std::string("synthetic:g2") + sd, small(), {sd, "+sd=0.7"});
+  }
+  expect_refusal("synthetic:g2+sd=2+", small(), {"'+'"});
   expect_refusal("needle:layerx", small(), {"':layerx'", ":layer3"});
   expect_refusal("needle:layer", small(), {"':layer'"});
   expect_refusal("needle:layer-1", small(), {"':layer-1'"});

@@ -68,7 +68,7 @@ TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--data synthetic:g2 --selector best", "selector \"best\": the kind"},
       {"--data synthetic:g2 --selector full", "\"full\" chooses nothing"},
       {"--data synthetic:g2 --selector none", "\"none\" chooses nothing"},
-      {"--data synthetic:g2 --selector sketch:bits=3", "bits \"3\" is neither 1 nor 2"},
+      {"--data synthetic:g2 --selector sketch:bits=3", "bits \"3\" is none of 1, 2 and auto"},
       {"--data synthetic:zz --selector topk", "--data: data 'synthetic:zz': no such kind; use"},
       {"--data synthetic:g2+drift=0 --selector topk", "write +drift=48"},
       {"--data nix --selector topk", "--data: data 'nix': not understood; write"},

@@ -195,6 +195,25 @@ TEST(evaluation, sums_its_draws_up) {
   EXPECT_THAT(got.heads[5].name, HasSubstr("kv1/h1"));
 }
 
+TEST(evaluation, bits_are_chosen_for_each_case) {
+  const std::vector<head_case> flat{made_case({.deviation = .3F})};
+  const std::vector<head_case> sharp{made_case({.tokens = 68 + 48 * 64, .deviation = 3.0F})};
+  const std::vector<head_case> both{flat.front(), sharp.front()};
+  const evaluation_setting setting{.window = {}, .seeds = 3};
+  const method_errors got = evaluated(both, "sketch:bits=auto", .05, setting);
+  const method_errors one = evaluated(flat, "sketch:bits=1", .05, setting);
+  const method_errors two = evaluated(sharp, "sketch:bits=2", .05, setting);
+  EXPECT_EQ(got.selector, "sketch:budget=0.05,bits=auto,estimator=shrink");
+  EXPECT_NEAR(got.index_bytes_per_token,
+              (16 * one.index_bytes_per_token + 48 * two.index_bytes_per_token) / 64, 1e-9);
+  EXPECT_LT(one.index_bytes_per_token, two.index_bytes_per_token);
+  ASSERT_EQ(got.heads.size(), 8u);
+  for (std::size_t head = 0; head < 4; ++head) {
+    EXPECT_EQ(got.heads[head].mean_error, one.heads[head].mean_error);
+    EXPECT_EQ(got.heads[head + 4].mean_error, two.heads[head].mean_error);
+  }
+}
+
 TEST(evaluation, what_has_no_bound_has_no_coverage) {
   const method_errors got = evaluated({made_case()}, "uniform", .1, {.window = {}, .seeds = 3});
   EXPECT_TRUE(std::isnan(got.bound));
@@ -240,8 +259,8 @@ json without_times(const method_errors& result) {
   return made;
 }
 
-const std::vector<std::string> kinds{"topk",  "topp",       "uniform", "oracle",
-                                     "quest", "vattention", "lsh:k=6", "sketch"};
+const std::vector<std::string> kinds{"topk",       "topp",    "uniform", "oracle",          "quest",
+                                     "vattention", "lsh:k=6", "sketch",  "sketch:bits=auto"};
 
 TEST(evaluation, does_not_depend_on_threads) {
   const std::vector<head_case> cases{made_case({.queries = 3}),
@@ -266,7 +285,7 @@ TEST(evaluation, another_seed_is_another_draw_where_there_is_one) {
   for (const std::string& kind : kinds) {
     SCOPED_TRACE(kind);
     const bool draws = kind == "uniform" || kind == "oracle" || kind == "vattention" ||
-                       kind == "lsh:k=6" || kind == "sketch";
+                       kind == "lsh:k=6" || kind.starts_with("sketch");
     // As given: driving would choose other options.
     const evaluation_setting many{.window = {}, .seeds = 6, .drive = false, .most_indexes = 3};
     const method_errors got = evaluated(cases, kind, 0.0, many);

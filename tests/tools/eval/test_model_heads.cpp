@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/tools/decoder/ram_attention.hpp"
+#include "tools/decoder/capturing_attention.hpp"
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/eval/needle_text.hpp"
 
@@ -62,10 +63,10 @@ void expect_the_models(const std::filesystem::path& folder, std::size_t count, d
   model->forward({&input, 1}, recorded, logits);
 
   const std::vector<head_case> cases = capture_heads(*model, tokens, options);
-  ASSERT_EQ(cases.size(), full_layers(config).size() * config.kv_heads);
+  ASSERT_EQ(cases.size(), decoder::full_layers(config).size() * config.kv_heads);
   const std::size_t dim = config.head_dim;
   std::size_t at = 0;
-  for (const std::uint32_t layer : full_layers(config)) {
+  for (const std::uint32_t layer : decoder::full_layers(config)) {
     for (std::uint32_t kv_head = 0; kv_head < config.kv_heads; ++kv_head, ++at) {
       const head_case& one = cases[at];
       const recording_attention::layer& expected = recorded.layers[layer];
@@ -182,14 +183,6 @@ TEST(model_heads, find_the_facts_at_the_answers) {
     // Head 0 of layer 3 looks at what followed the same text, nearly alone.
     EXPECT_GT(weights[made.facts[i]] / sum, .9) << "question " << i;
   }
-}
-
-TEST(model_heads, last_positions_are_spread_evenly) {
-  EXPECT_EQ(last_positions(5000, 4), (std::vector<std::uint64_t>{4231, 4487, 4743, 4999}));
-  EXPECT_EQ(last_positions(3, 8), (std::vector<std::uint64_t>{0, 1, 2}));
-  EXPECT_EQ(last_positions(10, 1), (std::vector<std::uint64_t>{9}));
-  EXPECT_THROW(last_positions(10, 0), std::invalid_argument);
-  EXPECT_THROW(last_positions(0, 1), std::invalid_argument);
 }
 
 void expect_refusal(decoder::model& model, const capture_options& options,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -184,6 +185,16 @@ TEST(synthetic_cases, logits_have_the_deviation_of_their_kind) {
   }
 }
 
+TEST(synthetic_cases, logits_have_the_deviation_asked_for) {
+  const synthetic_options options{
+      .kind = synthetic_kind::gm, .tokens = 4096, .head_dim = dim, .seed = 3, .deviation = .6F};
+  const head_case data = make_synthetic_case(options);
+  EXPECT_EQ(data.data, "synthetic:gm+sd=0.6");
+  for (std::uint32_t head = 0; head < 4; ++head) {
+    EXPECT_NEAR(deviation(logits(data, head)), .6, .02);
+  }
+}
+
 TEST(synthetic_cases, needles_and_sinks_hold_four_fifths_of_the_mass) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     const head_case needles = make(synthetic_kind::needle, seed);
@@ -306,6 +317,10 @@ TEST(synthetic_cases, refuse_what_they_cannot_make) {
   EXPECT_THROW(make_synthetic_case({synthetic_kind::g1, 0}), std::invalid_argument);
   EXPECT_THROW(make_synthetic_case({synthetic_kind::g1, 64, 96}), std::invalid_argument);
   EXPECT_THROW(make_synthetic_case({synthetic_kind::g1, 64, 128, 0, 0}), std::invalid_argument);
+  for (const float deviation : {-1.0F, 17.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THROW(make_synthetic_case({synthetic_kind::g1, 64, 128, 0, 1, deviation}),
+                 std::invalid_argument);
+  }
 }
 
 TEST(synthetic_cases, kinds_have_names) {

@@ -144,7 +144,7 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--host-memory 4M --disk disk:0", "--disk"},
       {"--host-memory 4M --disk disk:900T", "disk"},
       {"--selector best", "--selector \"best\": the kind"},
-      {"--selector sketch:bits=3", "bits \"3\" is neither 1 nor 2"},
+      {"--selector sketch:bits=3", "bits \"3\" is none of 1, 2 and auto"},
       {"--selector topk:budget=2", "budget \"2\""},
       {"--question-tokens -1", "--question-tokens"},
       {"--seed -1", "--seed: '-1' is not a whole number"},
@@ -324,6 +324,29 @@ TEST_F(kvtier_command, a_sample_answers_with_an_error_bound) {
   EXPECT_LT(summary["attended_fraction"], 0.2);
   EXPECT_GT(summary["index_peak_bytes"], 0);
   EXPECT_GT(summary["error_bound"], 0.0);
+}
+
+TEST_F(kvtier_command, bits_per_head_are_measured_on_the_first_prompt) {
+  write("in.jsonl", questions(make_text(3000, facts)));
+  const std::string flags = std::string(sampled_tiers) + "--output out.jsonl ";
+  const auto logits_of = [&](const std::string& bits) {
+    const auto result =
+        run_job(flags + "--json --logits logits.jsonl --selector sketch:bits=" + bits);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(read_file(folder_ / "logits.jsonl"), json::parse(result.out));
+  };
+  const auto [first, automatic] = logits_of("auto");
+  const auto [second, fixed] = logits_of("2");
+  EXPECT_EQ(first, second) << "the model's heads are sharp";
+  EXPECT_EQ(automatic["selector"], "sketch:budget=0.02,bits=auto,estimator=shrink");
+  EXPECT_EQ(automatic["head_bits"]["one_bit"], 0);
+  EXPECT_EQ(automatic["head_bits"]["two_bits"], 4);
+  EXPECT_GT(automatic["head_bits"]["measured_tokens"], 2000);
+  EXPECT_EQ(automatic["index_peak_bytes"], fixed["index_peak_bytes"]);
+  EXPECT_TRUE(fixed["head_bits"].is_null());
+  const auto told = run("run --model " + model_folder + " --input in.jsonl " + flags +
+                        "--selector sketch:bits=auto");
+  EXPECT_THAT(told.err, HasSubstr("0 of 4 KV heads have 1 bit per coordinate"));
 }
 
 TEST_F(kvtier_command, what_is_drawn_depends_on_the_seed_only) {
