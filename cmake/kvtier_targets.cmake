@@ -34,6 +34,17 @@ function(kvtier_compile_options target)
   endif()
 endfunction()
 
+# kvtier_kernels(file... FLAGS flag...): source files of one instruction set, compiled with its flags.
+# Optimised in every configuration: unoptimised intrinsics make tests crawl, and functions that are not inlined
+# could be shared with files compiled for less. UBSan finds nothing in intrinsics, and its checks in every
+# unrolled statement triple the time that these files take to compile and to run; ASan and TSan watch them.
+function(kvtier_kernels)
+  cmake_parse_arguments(KERNELS "" "" "FLAGS" ${ARGN})
+  # GCC 12 mistakes its own intrinsics' undefined vectors for uninitialised variables.
+  set_source_files_properties(${KERNELS_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS
+    "${KERNELS_FLAGS};$<IF:$<BOOL:${KVTIER_SANITIZE}>,-O2;-fno-sanitize=undefined,-O3>;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
+endfunction()
+
 # kvtier_room(name SOURCES ... PUBLIC_HEADERS ... LINK ... PRIVATE_LINK ...): one library per top-level
 # folder, `kvtier_<name>` with the alias `kvtier::<name>`. Headers are included from the project's root.
 function(kvtier_room name)
@@ -48,14 +59,35 @@ function(kvtier_room name)
   set_property(GLOBAL APPEND PROPERTY KVTIER_ROOMS kvtier_${name})
 endfunction()
 
+# kvtier_test_options(target): kvtier_compile_options, and GoogleTest, for what only tests contain.
+function(kvtier_test_options target)
+  kvtier_compile_options(${target})
+  target_link_libraries(${target} PRIVATE GTest::gmock)
+  # UBSan's checks of pointers double the time to compile GoogleTest's templates; ASan sees most of what they do.
+  if("undefined" IN_LIST KVTIER_SANITIZE)
+    target_compile_options(${target} PRIVATE -fno-sanitize=alignment,null,object-size,vptr)
+  endif()
+  if(KVTIER_PRECOMPILE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)  # ccache does not cache what uses it
+    # The first target compiles GoogleTest's headers, the others share them: -fPIC in executables too.
+    target_compile_options(${target} PRIVATE -fPIC)
+    get_property(owner GLOBAL PROPERTY KVTIER_TEST_HEADERS)
+    if(owner)
+      target_precompile_headers(${target} REUSE_FROM ${owner})
+    else()
+      target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+      set_property(GLOBAL PROPERTY KVTIER_TEST_HEADERS ${target})
+    endif()
+  endif()
+endfunction()
+
 # kvtier_test(name SOURCES ... LINK ... LABELS ...): a GoogleTest binary, each case a ctest of its own. Its
 # folder is a label too: `ctest -L tests/cpu`.
 # WHOLE: one ctest for the binary, for suites whose cases share an expensive set-up.
 function(kvtier_test name)
   cmake_parse_arguments(TEST "WHOLE" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
-  kvtier_compile_options(${name})
-  target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gmock GTest::gtest_main)
+  kvtier_test_options(${name})
+  target_link_libraries(${name} PRIVATE ${TEST_LINK} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVTIER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   # The tsan preset builds and runs these only.
   if("concurrent" IN_LIST TEST_LABELS)
