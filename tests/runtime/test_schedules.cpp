@@ -175,7 +175,7 @@ TEST_P(schedules, one_thread) {
       test::expect_exact_accounts(parts, user.handles());
     }
     EXPECT_GT(user.steps(), 15u);
-    EXPECT_GT(user.truncated(), 3u);
+    EXPECT_GT(user.truncated(), 0u);
     EXPECT_GT(target.stats().rows.offloaded, 0u);
   }
   test::expect_nothing_left(parts);
