@@ -276,6 +276,39 @@ INSTANTIATE_TEST_SUITE_P(
                     drop_case{"lsh", "lsh:k=4,l=30", 64, false}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
+TEST(truncate, forgets_what_belonged_to_the_dropped_tokens) {
+  open_runtime opened(full_layers(three_tiers, 64, "sketch:budget=1"));
+  test::toy_engine engine(opened.target, 38, 0.0);
+  engine.check_every(0);
+  test::toy_sequence context;
+  ASSERT_EQ(opened.target.create_sequence({.max_tokens = 900}, &context.handle), status::ok);
+  append(engine, context, 800);
+  ASSERT_EQ(engine.run({{.target = &context, .tokens = 2}}), status::ok);
+  sequence::state& state = *context.handle.get();
+  const auto most_recent = [&] {
+    std::uint64_t most = 0;
+    for (const auto& numbers : state.recent_reads) {
+      most = std::max(most, numbers.empty() ? 0 : numbers.back());
+    }
+    return most;
+  };
+  const auto known = [&] {
+    const std::vector<std::int16_t> masses = state.feedback->window_mass();
+    return std::count_if(masses.begin(), masses.end(),
+                         [](std::int16_t mass) { return mass != lsh::no_window_mass; });
+  };
+  const std::uint64_t number = most_recent();
+  ASSERT_GT(number, 0u);
+  EXPECT_GT(known(), 0);
+  const row_counters rows = context.handle.rows();
+  ASSERT_EQ(truncate(opened.target, context, number * 64 + 10), status::ok);
+  EXPECT_LT(most_recent(), number) << "the extent of this number is another one now";
+  EXPECT_EQ(known(), 0);
+  EXPECT_EQ(context.handle.rows().loaded, rows.loaded) << "the steps have been made";
+  ASSERT_EQ(engine.run({{.target = &context, .tokens = 2}}), status::ok);
+  EXPECT_GT(known(), 0);
+}
+
 /// An engine that does not wait for the device: every value is the same number, so every output of
 /// attention over sound tokens is that number, too.
 class hasty_engine {
