@@ -7,7 +7,8 @@ namespace kvtier::lsh {
 namespace {
 
 bool same_tile(const tile_entry& a, const tile_entry& b) {
-  return a.sequence == b.sequence && a.number == b.number && a.index == b.index;
+  return a.sequence == b.sequence && a.number == b.number && a.content == b.content &&
+         a.index == b.index;
 }
 
 bool begins_with(std::span<const tile_entry> list, std::span<const tile_entry> first) {

@@ -17,7 +17,8 @@
 namespace kvtier::lsh {
 
 /// Keeps the indexes used last, by layer, KV head and list of tiles. Thread-safe. A list is known
-/// by its tiles' sequences, numbers and token indexes; whether they are whole does not matter.
+/// by its tiles' sequences, numbers, contents and token indexes; whether they are whole does not
+/// matter.
 class faiss_cache {
  public:
   /// Indexes of more than `limit` bytes together are dropped, least recently used first, but for

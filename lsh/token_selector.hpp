@@ -30,6 +30,8 @@ struct tile_entry {
   std::uint64_t number = 0;          ///< absolute token index / 64
   std::uint64_t sequence = 0;        ///< id of the sequence that sealed it
   bool whole = false;                ///< on disk: it is read as a whole or not at all
+  /// Another one for other tokens: a truncated sequence seals other tiles of the same number.
+  std::uint64_t content = 0;
 };
 
 /// One query token of one query group.

@@ -28,8 +28,8 @@ namespace kvtier {
 
 class runtime;
 
-/// What was lost and why; the caller recomputes from the longest valid prefix or fails this
-/// sequence.
+/// What was lost and why; the caller truncates to the longest valid prefix and recomputes from
+/// there, or fails this sequence.
 struct lost_error {
   std::uint64_t sequence = 0;
   std::uint32_t layer = 0;
@@ -187,14 +187,31 @@ class runtime final : public metrics_source {
   /// rejected: more than the tiers hold in all; retry: not before other sequences have gone.
   status create_sequence(const sequence_options& options, sequence* out);
 
-  /// A sequence that shares `parent`'s first `tokens` tokens and grows on its own (copy on write).
-  /// `tokens` is the parent's length, or a smaller multiple of fork_alignment() whose
-  /// sliding-window blocks are still held. rejected otherwise (the reason goes to the log); retry
-  /// when there is no room now. Waits for the copy of a tail that cannot be shared.
+  /// A sequence that starts with `parent`'s first `tokens` tokens, at most its length, and grows on
+  /// its own (copy on write). Whole runs of fork_alignment() tokens are shared; what is left is
+  /// copied into a tail of its own, which blocks until the copy is done and, where the parent's
+  /// lies on disk, read. rejected: longer than the parent, in a step, more than `options` allow, or
+  /// sliding layers have let go of what token `tokens` sees; retry: no room now; lost, io_error: as
+  /// for truncate. The reason of all but retry goes to the log, and there is no new sequence then.
   status fork(const sequence& parent, std::uint64_t tokens, const sequence_options& options,
               sequence* out);
   /// max(block_tokens, 64).
   std::uint32_t fork_alignment() const noexcept;
+
+  /// Drops all but the first `tokens` tokens, at most the length (rejected drafts, an edited chat,
+  /// a retry); the sequence goes on as if the others had never been there. Forks keep what they
+  /// share. What lies past the cut is released; where the cut goes through tokens that are sealed,
+  /// up to fork_alignment() of them per layer are copied into a new tail, from the device, host
+  /// memory or disk. Blocks for that, and for the reports of earlier sampled steps. max_tokens
+  /// stays.
+  ///
+  /// On anything but ok the sequence is as it was. rejected: in a step, longer than the sequence,
+  /// or sliding layers have let go of what token `tokens` sees. retry: no device room for the copy,
+  /// or no room to grow again since forks go on holding what is dropped; see wait_for_room. (A
+  /// multiple of fork_alignment() needs no copy, so cutting there first makes room.) lost: tokens
+  /// before the cut cannot be read back; a cut where they begin does without them. io_error: the
+  /// device failed. The reason of all but retry goes to the log.
+  status truncate(sequence& target, std::uint64_t tokens);
 
   /// Reserves everything that all layers of the step can need, or returns retry (nothing is
   /// touched, but room is being made: call again, see wait_for_room), rejected (can never be

@@ -170,7 +170,8 @@ void lane_sampling::make_jobs() {
               {.index = indexed ? owner_.index->tile(*range.what, head, tile) : nullptr,
                .number = range.first_token / lsh::tile_tokens + tile,
                .sequence = range.what->sequence,
-               .whole = range.where == tier::disk});
+               .whole = range.where == tier::disk,
+               .content = range.what->id});
         }
       }
     }

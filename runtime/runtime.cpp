@@ -126,14 +126,8 @@ status runtime::create_sequence(const sequence_options& options, sequence* out) 
     return status::rejected;
   }
   const auto lock = state_->tiers->lock();
-  const status outcome = state_->tiers->commit(lock, blocks);
-  if (outcome == status::rejected) {
-    state_->log(log_level::error,
-                "create_sequence: " + std::to_string(options.max_tokens) + " tokens need " +
-                    std::to_string(blocks * sizes.block_bytes) +
-                    " bytes of KV, more than all tiers hold; raise device_memory, host_memory or a "
-                    "disk");
-  }
+  const status outcome = state_->admit(
+      lock, "create_sequence of " + std::to_string(options.max_tokens) + " tokens", blocks);
   if (outcome != status::ok) {
     return outcome;
   }

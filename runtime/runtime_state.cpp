@@ -193,6 +193,24 @@ void runtime::state::log(log_level level, const std::string& text) {
   }
 }
 
+status runtime::state::admit(const tier_manager::lock_type& lock, const std::string& action,
+                             std::uint64_t blocks) {
+  const status outcome = tiers->commit(lock, blocks);
+  if (outcome == status::rejected) {
+    log(log_level::error, action + ": " + std::to_string(blocks * sizes.block_bytes) +
+                              " bytes of KV are needed, more than all tiers hold; raise "
+                              "device_memory, host_memory or a disk, or ask for fewer tokens");
+  }
+  return outcome;
+}
+
+/// With the half as many that one wave of the host holds, all transit slots but one extent's, which
+/// are for extents on their way down.
+std::uint32_t runtime::state::read_ahead_depth() const noexcept {
+  const std::uint32_t extents = budget.transit_slots / sizes.blocks_per_extent;
+  return std::clamp(extents > 1 ? (extents - 1) * 2 / 3 : 1u, 1u, 64u);
+}
+
 void runtime::state::count_errors(const error_counters& more) {
   const std::lock_guard guard(errors_mutex);
   errors.add(more);

@@ -38,6 +38,12 @@ struct runtime::state {
 
   void log(log_level level, const std::string& text);
   void count_errors(const error_counters& more);
+  /// Promises `blocks` to a sequence: ok, retry when others hold the room, or rejected when there
+  /// is not as much in all; the reason goes to the log after `action`.
+  status admit(const tier_manager::lock_type& lock, const std::string& action,
+               std::uint64_t blocks);
+  /// Disk reads kept in flight or waiting ahead of their use.
+  std::uint32_t read_ahead_depth() const noexcept;
   /// A callback of device.notify that may still use this object; the destructor waits for all.
   void notify_device(gpu::stream& order, std::function<void()> body);
 

@@ -48,6 +48,12 @@ class step_feedback {
     settled_.wait(lock, [this] { return expected_ == 0; });
     return window_mass_;
   }
+  /// The window is another one now. Waits likewise, so that no older report comes after.
+  void forget_window_mass() {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [this] { return expected_ == 0; });
+    std::fill(window_mass_.begin(), window_mass_.end(), lsh::no_window_mass);
+  }
 
  private:
   friend class announced_report;

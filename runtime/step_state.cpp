@@ -7,13 +7,6 @@
 namespace kvtier {
 namespace {
 
-/// Reads kept in flight or waiting ahead of their use. With the half as many that one wave of the
-/// host holds, all transit slots but one extent's, which are for extents on their way down.
-std::uint32_t read_ahead_depth(const runtime::state& owner) {
-  const std::uint32_t extents = owner.budget.transit_slots / owner.sizes.blocks_per_extent;
-  return std::clamp(extents > 1 ? (extents - 1) * 2 / 3 : 1u, 1u, 64u);
-}
-
 bool has_offloaded(const sequence_plan& plan, attend_mode mode) {
   return std::any_of(plan.lanes.begin(), plan.lanes.end(), [mode](const lane_plan& lane) {
     return !lane.offloaded.empty() && lane.offloaded_mode == mode;
@@ -27,8 +20,8 @@ step::state::state(runtime::state& owner, std::vector<sequence_plan> plans)
       plans_(std::make_shared<std::vector<sequence_plan>>(std::move(plans))),
       host_work_(owner.sizes.lanes),
       ring_work_(owner.sizes.lanes),
-      reads_(*owner.tiers, read_ahead_depth(owner)),
-      sampled_reads_(*owner.tiers, std::max(1u, read_ahead_depth(owner) / 2)),
+      reads_(*owner.tiers, owner.read_ahead_depth()),
+      sampled_reads_(*owner.tiers, std::max(1u, owner.read_ahead_depth() / 2)),
       horizon_(owner.sizes.shape.layers) {
   for (const sequence_plan& plan : *plans_) {
     tokens_ += plan.tokens;
@@ -268,20 +261,12 @@ status step::state::fail(const extent& what) {
 }
 
 status step::state::end() {
-  const geometry& sizes = owner_.sizes;
-  if (failed_ || next_layer_ != sizes.shape.layers) {
+  if (failed_ || next_layer_ != owner_.sizes.shape.layers) {
     return status::rejected;
   }
   {
     const auto lock = owner_.tiers->lock();
     for (const sequence_plan& plan : *plans_) {
-      for (std::uint32_t lane = 0; lane < sizes.lanes; ++lane) {
-        for (extent* entry : plan.lanes[lane].device_extents) {
-          if (!entry->sealed) {
-            entry->written = written_;
-          }
-        }
-      }
       plan.target->length += plan.tokens;
     }
   }
@@ -290,12 +275,24 @@ status step::state::end() {
   return status::ok;
 }
 
+/// Who copies from the open extents waits for this step's appends, an abandoned step's too.
+void step::state::mark_written(const sequence_plan& plan) {
+  for (const lane_plan& lane : plan.lanes) {
+    for (extent* entry : lane.device_extents) {
+      if (order_ != nullptr && !entry->sealed) {
+        entry->written = written_;
+      }
+    }
+  }
+}
+
 void step::state::release_plans() {
   planned_ = false;
   auto& tiers = *owner_.tiers;
   {
     const auto lock = tiers.lock();
     for (const sequence_plan& plan : *plans_) {
+      mark_written(plan);
       unpin_plan(lock, plan);
       plan.target->in_step = false;
     }

@@ -49,6 +49,7 @@ struct step::state {
   void attend_device(std::uint32_t lane, const attend_io& io);
   gpu::attend_args base_args(std::uint32_t lane, const attend_io& io) const;
   status fail(const extent& what);
+  void mark_written(const sequence_plan& plan);
   void release_plans();
 
   // Off the device.

@@ -134,6 +134,8 @@ class tier_manager {
 
   std::uint32_t capacity(tier where) const noexcept { return capacity_[index(where)]; }
   std::uint64_t assigned(const lock_type&, tier where) const { return assigned_[index(where)]; }
+  /// Blocks promised to sequences and not yet held.
+  std::uint64_t committed(const lock_type&) const { return committed_; }
   const slot_pool& device_pool(const lock_type&) const { return device_pool_; }
   const slot_pool& host_pool(const lock_type&) const { return host_pool_; }
   std::uint64_t disk_slots_used(const lock_type&) const { return disk_used_; }
@@ -195,7 +197,7 @@ class tier_manager {
   std::condition_variable changed_;
   std::array<std::uint32_t, tier_count> capacity_{};
   std::array<std::uint64_t, tier_count> assigned_{};
-  std::uint64_t committed_ = 0;  // blocks promised to sequences and not yet held
+  std::uint64_t committed_ = 0;
   slot_pool device_pool_, host_pool_;
   std::uint64_t disk_used_ = 0, disk_peak_ = 0;
   bool disk_failed_ = false;

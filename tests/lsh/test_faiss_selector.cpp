@@ -78,13 +78,19 @@ class kept_head {
         selector_(lsh::make_token_selector(options, head_dim, 1)),
         indexes_(head.tiles.size() * selector_->index_bytes(0, 0)) {
     for (std::size_t i = 0; i < head.tiles.size(); ++i) {
-      const std::size_t first = i * tile_tokens * head_dim;
       list_.push_back(head.tiles[i]);
-      std::byte* const at = indexes_.data() + i * selector_->index_bytes(0, 0);
-      selector_->index_tile(
-          {.keys = head.keys.data() + first, .values = head.values.data() + first}, at);
-      list_.back().index = at;
+      seal(i, 0);
     }
+  }
+
+  /// Indexes what the head holds now as another content.
+  void seal(std::size_t tile, std::uint64_t content) {
+    const std::size_t first = tile * tile_tokens * head_dim;
+    std::byte* const at = indexes_.data() + tile * selector_->index_bytes(0, 0);
+    selector_->index_tile(
+        {.keys = head_.keys.data() + first, .values = head_.values.data() + first}, at);
+    list_[tile].index = at;
+    list_[tile].content = content;
   }
 
   const std::vector<tile_entry>& list() const { return list_; }
@@ -262,6 +268,23 @@ TEST(faiss_selector, lists_of_forks_layers_and_shorter_lists_do_not_mix) {
     const kept_head there(elsewhere, options);
     std::vector<tile_entry> list(there.list().begin(), there.list().begin() + 9);
     expect_equal(kept.choose(list, 1), kept_head(head, options).choose(list, 1));
+  }
+}
+
+TEST(faiss_selector, tiles_that_took_the_place_of_dropped_ones_are_not_taken_for_them) {
+  for (const std::string& index : all_indexes) {
+    stored_head head(9, 2, 1.0, 13);
+    const stored_head others(9, 2, 1.0, 14);
+    kept_head kept(head, faiss(index, "budget=0.1"));
+    kept.choose(kept.list());
+    // A truncated sequence seals other tokens; their indexes may lie where the dropped ones' lay.
+    const std::ptrdiff_t first = 4 * tile_tokens * head_dim;
+    std::copy(others.keys.begin() + first, others.keys.end(), head.keys.begin() + first);
+    for (std::size_t tile = 4; tile < 9; ++tile) {
+      kept.seal(tile, 1);
+    }
+    const kept_head fresh(head, faiss(index, "budget=0.1"));
+    expect_equal(kept.choose(kept.list()), fresh.choose(fresh.list()));
   }
 }
 

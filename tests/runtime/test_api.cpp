@@ -87,7 +87,7 @@ TEST(api, refusals_are_logged_and_touch_nothing) {
   const step_request twice[] = {{.target = &one, .tokens = 1}, {.target = &one, .tokens = 1}};
   EXPECT_EQ(target->begin_step(twice, &admitted), status::rejected);
   EXPECT_EQ(target->fork(one, 5, {.max_tokens = 100}, &fork), status::rejected);
-  EXPECT_TRUE(log.contains("the parent has 0"));
+  EXPECT_TRUE(log.contains("sequence 1 has 0 tokens"));
   EXPECT_EQ(one.length(), 0u);
 }
 

@@ -1,11 +1,13 @@
-// Exactly once: random schedules of append, seal, demote, promote, fork and release, several
-// sequences together and from two threads, every output checked against float64 of the sequence's
-// own history.
+// Exactly once: random schedules of append, seal, demote, promote, fork, truncate and release,
+// several sequences together and from two threads, every output checked against float64 of the
+// sequence's own history, and the accounts of the tiers kept exactly.
 #include <gtest/gtest.h>
 
 #include <random>
 #include <thread>
 
+#include "runtime/runtime_state.hpp"
+#include "tests/support/runtime_accounts.hpp"
 #include "tests/support/runtime_kit.hpp"
 #include "tests/support/toy_engine.hpp"
 
@@ -23,7 +25,7 @@ class random_user {
   }
 
   void act() {
-    const std::uint64_t dice = random_() % 10;
+    const std::uint64_t dice = random_() % 11;
     if (sequences_.empty() || (dice == 0 && sequences_.size() < most_)) {
       create();
     } else if (dice == 1 && sequences_.size() < most_) {
@@ -32,12 +34,22 @@ class random_user {
       EXPECT_NE(runtime_.demote(any()->handle), status::rejected);
     } else if (dice == 3 && sequences_.size() > 1) {
       sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(random_() % size()));
+    } else if (dice == 10) {
+      truncate();
     } else {
       step();
     }
   }
 
   std::uint64_t steps() const { return steps_; }
+  std::uint64_t truncated() const { return truncated_; }
+  std::vector<const sequence*> handles() const {
+    std::vector<const sequence*> all;
+    for (const auto& one : sequences_) {
+      all.push_back(&one->handle);
+    }
+    return all;
+  }
 
  private:
   std::size_t size() const { return sequences_.size(); }
@@ -50,22 +62,50 @@ class random_user {
     }
   }
 
+  /// Anywhere, but often near the end: sliding layers soon let go of what is before.
+  std::uint64_t any_cut(const test::toy_sequence& of) {
+    const std::uint64_t length = of.tokens.size();
+    const std::uint64_t back = random_() % 6 == 0 ? length : std::min<std::uint64_t>(length, 60);
+    return length - random_() % (back + 1);
+  }
+
+  /// Whether sliding layers still hold what token `at` sees.
+  bool held(const test::toy_sequence& of, std::uint64_t at) const {
+    const std::uint64_t length = of.tokens.size(), unit = runtime_.fork_alignment();
+    for (const layer_kind& kind : runtime_.shape().kinds) {
+      const std::uint64_t first = length < kind.window ? 0 : (length - kind.window + 1) / unit;
+      if (kind.sliding() && first > 0 && at > 0 && at < first * unit + kind.window - 1) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   void fork() {
     const test::toy_sequence& parent = *any();
-    const std::uint64_t unit = runtime_.fork_alignment();
-    std::uint64_t at = parent.tokens.size();
-    if (random_() % 2 == 0) {
-      at = at / unit * unit;
-    }
+    const std::uint64_t at = any_cut(parent);
     auto child = std::make_unique<test::toy_sequence>();
     const status outcome =
         runtime_.fork(parent.handle, at, {.max_tokens = max_tokens}, &child->handle);
+    EXPECT_EQ(outcome == status::rejected, !held(parent, at)) << "fork at " << at;
     if (outcome == status::ok) {
-      child->tokens.assign(parent.tokens.begin(),
-                           parent.tokens.begin() + static_cast<std::ptrdiff_t>(at));
+      child->tokens = parent.tokens;
+      child->tokens.resize(at);
       EXPECT_EQ(child->handle.length(), at);
       sequences_.push_back(std::move(child));
     }
+  }
+
+  void truncate() {
+    test::toy_sequence& target = *any();
+    const std::uint64_t at = any_cut(target);
+    const status outcome = runtime_.truncate(target.handle, at);
+    EXPECT_EQ(outcome == status::rejected, !held(target, at)) << "truncate to " << at;
+    if (outcome == status::ok) {
+      truncated_ += at < target.tokens.size() ? 1u : 0u;
+      target.tokens.resize(at);
+    }
+    EXPECT_EQ(target.handle.length(), target.tokens.size());
   }
 
   void step() {
@@ -92,7 +132,7 @@ class random_user {
   std::mt19937_64 random_;
   test::toy_engine engine_;
   const std::size_t most_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, truncated_ = 0;
   std::vector<std::unique_ptr<test::toy_sequence>> sequences_;
 };
 
@@ -103,16 +143,16 @@ config tiers_of(std::uint32_t block_tokens, std::uint64_t seed, const std::strin
   if (options.selector.bits == 0) {
     options.head_bits = {1, 2, 1, 1, 2, 2};
   }
+  if (seed % 2 == 0) {
+    options.shape.kinds = {};
+  }
   // Staging for more rows and the token indexes of all tiers.
   options.host_memory += options.selector.kind == selector_kind::full ? 0 : std::uint64_t{2} << 20;
   return options;
 }
 
-void expect_right_counts(runtime& target, const std::string& selector) {
-  // Transfers of extents whose sequences are gone may still be under way.
-  for (int turn = 0; turn < 500 && target.stats().index_bytes > 0; ++turn) {
-    target.wait_for_room(std::chrono::milliseconds(20));
-  }
+/// After all sequences have gone.
+void expect_right_counts(const runtime& target, const std::string& selector) {
   const runtime_stats stats = target.stats();
   if (selector == "full") {
     EXPECT_EQ(stats.rows.offloaded, stats.rows.loaded);
@@ -121,7 +161,6 @@ void expect_right_counts(runtime& target, const std::string& selector) {
     EXPECT_LE(stats.errors.certified, stats.errors.rows);
   }
   EXPECT_LE(stats.host.peak_bytes, stats.host.cap_bytes);
-  EXPECT_EQ(stats.index_bytes, 0u) << "all sequences are gone";
 }
 
 class schedules
@@ -129,26 +168,33 @@ class schedules
 
 TEST_P(schedules, one_thread) {
   const auto& [block_tokens, seed, selector] = GetParam();
-  const auto target = runtime::open(tiers_of(block_tokens, seed, selector));
+  auto owned = std::make_unique<runtime::state>(tiers_of(block_tokens, seed, selector));
+  runtime::state& parts = *owned;
+  runtime target(std::move(owned));
   {
-    random_user user(*target, seed, 4);
-    for (int i = 0; i < 120 && !HasFailure(); ++i) {
+    random_user user(target, seed, 4);
+    for (int i = 0; i < 160 && !HasFailure(); ++i) {
       user.act();
+      test::expect_exact_accounts(parts, user.handles());
     }
     EXPECT_GT(user.steps(), 15u);
-    EXPECT_GT(target->stats().rows.offloaded, 0u);
+    EXPECT_GT(user.truncated(), 0u);
+    EXPECT_GT(target.stats().rows.offloaded, 0u);
   }
-  expect_right_counts(*target, selector);
+  test::expect_nothing_left(parts);
+  expect_right_counts(target, selector);
 }
 
 TEST_P(schedules, two_threads) {
   const auto& [block_tokens, seed, selector] = GetParam();
-  const auto target = runtime::open(tiers_of(block_tokens, seed, selector));
+  auto owned = std::make_unique<runtime::state>(tiers_of(block_tokens, seed, selector));
+  runtime::state& parts = *owned;
+  runtime target(std::move(owned));
   std::vector<std::thread> threads;
   for (std::uint64_t user = 0; user < 2; ++user) {
     threads.emplace_back([&target, seed = seed * 10 + user] {
-      random_user mine(*target, seed, 2);
-      for (int i = 0; i < 60; ++i) {
+      random_user mine(target, seed, 2);
+      for (int i = 0; i < 70; ++i) {
         mine.act();
       }
     });
@@ -156,7 +202,8 @@ TEST_P(schedules, two_threads) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  expect_right_counts(*target, selector);
+  test::expect_nothing_left(parts);
+  expect_right_counts(target, selector);
 }
 
 // Two contexts of the largest length fill the tiers, and there are token indexes for hardly more:

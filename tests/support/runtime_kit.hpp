@@ -1,6 +1,7 @@
 /// Small runtimes on the host device, for tests.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,16 @@ struct tier_sizes {
 
 /// A configuration whose tiers hold so many extents of the small shape.
 config small_config(const tier_sizes& sizes, std::uint32_t block_tokens, std::uint64_t delay_seed);
+
+/// Calls `body` until it answers something other than retry, waiting for room in between.
+template <class Body> status patiently(runtime& target, const Body& body) {
+  status outcome = body();
+  for (int turn = 0; turn < 1000 && outcome == status::retry; ++turn) {
+    target.wait_for_room(std::chrono::milliseconds(20));
+    outcome = body();
+  }
+  return outcome;
+}
 
 /// Collects what the runtime logs; `sink` goes into config.log and must not outlive this.
 class log_lines {

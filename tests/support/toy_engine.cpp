@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace kvtier::test {
 namespace {
@@ -14,6 +16,9 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// Marks tokens whose K and V are not numbers.
+constexpr std::uint64_t poisoned = std::uint64_t{1} << 63;
+
 }  // namespace
 
 toy_engine::toy_engine(runtime& target, std::uint64_t seed, double tolerance)
@@ -24,6 +29,10 @@ toy_engine::toy_engine(runtime& target, std::uint64_t seed, double tolerance)
 
 void toy_engine::fill(char kind, std::uint64_t token, std::uint64_t position, std::uint32_t layer,
                       std::size_t count, float* out) const {
+  if (kind != 'q' && (token & poisoned) != 0) {
+    std::fill_n(out, count, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
   std::uint64_t state = mix(seed_ ^ static_cast<std::uint64_t>(kind));
   state = mix(state ^ token);
   state = mix(state ^ (position << 8) ^ layer);
@@ -59,7 +68,7 @@ status toy_engine::run(const std::vector<request>& requests) {
   }
   for (const request& what : requests) {
     for (std::uint32_t i = 0; i < what.tokens; ++i) {
-      what.target->tokens.push_back(next_token_++);
+      what.target->tokens.push_back(next_token_++ | (poison_ ? poisoned : 0));
     }
   }
   const std::size_t q_row = std::size_t{shape.query_heads} * shape.head_dim;
@@ -123,7 +132,8 @@ status toy_engine::run(const std::vector<request>& requests) {
                      .o = mine,
                      .reports = reports.data() + row * shape.query_heads});
         }
-        if (check_every_ > 0 && ((i + layer) % check_every_ == 0 || i + 1 == what.tokens)) {
+        if (!poison_ && check_every_ > 0 &&
+            ((i + layer) % check_every_ == 0 || i + 1 == what.tokens)) {
           check(*what.target, layer, position, mine,
                 static_cast<double>(lses[row * shape.query_heads]));
         }

@@ -44,6 +44,9 @@ class toy_engine {
 
   /// Checks only every n-th query token of a step (the reference is quadratic); 0 = none.
   void check_every(std::uint32_t n) { check_every_ = n; }
+  /// From now on new tokens have K and V that are not numbers: whatever they take part in shows it.
+  /// Their own outputs are not checked.
+  void poison(bool on) { poison_ = on; }
   /// Shown every output, in order, before it is checked.
   void observe(std::function<void(const output&)> observer) { observer_ = std::move(observer); }
   /// Float64 attention over the whole history: [query_heads][head_dim]; `lse` (may be null) of the
@@ -68,6 +71,7 @@ class toy_engine {
   std::uint32_t check_every_ = 1;
   std::function<void(const output&)> observer_;
   std::uint64_t next_token_ = 1;
+  bool poison_ = false;
   std::uint64_t retries_ = 0;
   std::unique_ptr<gpu::stream> stream_;
 };
