@@ -80,7 +80,7 @@ std::optional<measured_bits> measure_bits(decoder::model& model,
                                                                      .tokens = prompt.size(),
                                                                      .element = shape.element});
     std::copy(bits.begin(), bits.end(),
-              settings.head_bits.begin() + static_cast<std::ptrdiff_t>(layer * shape.kv_heads));
+              settings.head_bits.begin() + std::ptrdiff_t{layer} * shape.kv_heads);
     made.one_bit += static_cast<std::uint32_t>(std::count(bits.begin(), bits.end(), 1));
   }
   made.two_bits -= made.one_bit;
