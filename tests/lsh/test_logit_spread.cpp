@@ -98,8 +98,8 @@ TEST(logit_spread, is_not_known_without_tiles_or_queries) {
 TEST(bits_for, gives_flat_heads_one_and_all_others_two) {
   EXPECT_EQ(bits_for(0.0), 1u);
   EXPECT_EQ(bits_for(0.3), 1u);
-  EXPECT_EQ(bits_for(0.7), 1u);
-  EXPECT_EQ(bits_for(1.0), 2u);
+  EXPECT_EQ(bits_for(0.45), 1u);
+  EXPECT_EQ(bits_for(0.7), 2u);
   EXPECT_EQ(bits_for(4.0), 2u);
   EXPECT_EQ(bits_for(std::numeric_limits<double>::infinity()), 2u);
   EXPECT_EQ(bits_for(std::numeric_limits<double>::quiet_NaN()), 2u);
