@@ -4,6 +4,7 @@
 
 #include <array>
 #include <set>
+#include <vector>
 
 #include "runtime/runtime_state.hpp"
 #include "runtime/sequence_state.hpp"
@@ -25,19 +26,23 @@ void expect_exact_accounts(runtime::state& owner, std::span<const sequence* cons
   }
   EXPECT_EQ(owner.tiers->committed(lock), promised);
   std::array<std::uint64_t, tier_count> blocks{};
-  std::uint64_t indexed = 0;
+  std::vector<bool> indexed_lanes;
+  for (std::uint32_t lane = 0; lane < owner.sizes.lanes; ++lane) {
+    indexed_lanes.push_back(owner.index != nullptr && owner.index->keeps(lane));
+  }
+  const index_layout layout(owner.sizes, owner.selector.get(), indexed_lanes);
+  std::uint64_t index_bytes = 0;
   owner.tiers->for_each(lock, [&](const extent& what) {
     EXPECT_EQ(what.references > 0, held.contains(&what)) << "extent " << what.id;
     blocks[static_cast<std::size_t>(what.home)] += what.references > 0 ? what.blocks : 0;
-    indexed += what.index.has_value() ? 1u : 0u;
+    index_bytes += what.index.has_value() ? layout.extent_bytes(what.lane) : 0;
   });
   for (const tier where : {tier::device, tier::host, tier::disk}) {
     EXPECT_EQ(owner.tiers->assigned(lock, where), blocks[static_cast<std::size_t>(where)])
         << to_string(where);
   }
   if (owner.index != nullptr) {
-    EXPECT_EQ(owner.index->used_bytes(),
-              indexed * index_store::extent_bytes(owner.sizes, *owner.selector));
+    EXPECT_EQ(owner.index->used_bytes(), index_bytes);
   }
 }
 
