@@ -13,10 +13,10 @@
 namespace kvtier::lsh {
 namespace {
 
-/// Measured with `kvtier eval` at 16 Ki tokens and a budget of 2 %: on nine kinds of synthetic heads
-/// one bit costs 1 % of error at this spread, 4 % at .75, 12 % and one certificate in 200 at 1.0.
-/// But where values follow scores (value_slope.hpp), better scores find more of that: a layer of
-/// the small trained model with a spread of .71 loses a third.
+/// Measured with `kvtier eval` at 16 Ki tokens and a budget of 2 %: on nine kinds of synthetic
+/// heads one bit costs 1 % of error at this spread, 4 % at .75, 12 % and one certificate in 200
+/// at 1.0. But where values follow scores (value_slope.hpp), better scores find more of that: a
+/// layer of the small trained model with a spread of .71 loses a third.
 constexpr double most_spread_of_one_bit = 0.5;
 
 /// Sum over the tokens of one tile of (logit - mean logit)^2, which is what centring the keys
