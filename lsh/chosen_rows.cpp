@@ -15,8 +15,10 @@ void add_to(std::vector<double>& sums, const std::vector<float>& more, std::size
   }
 }
 
+}  // namespace
+
 /// The rows of a chunk that stand for others, in the order and form of residual_pass.
-struct drawn_rows {
+struct chosen_rows::drawn_rows {
   std::vector<std::size_t> at;  // in the list of all rows
   std::vector<const std::byte*> rows;
   std::vector<float> weights, estimates, rises, t, c, sizes;
@@ -33,8 +35,6 @@ struct drawn_rows {
     rises.reserve(count * stride);
   }
 };
-
-}  // namespace
 
 bool sampling_call::exact() const noexcept {
   const auto stands_for_itself = [](std::uint32_t threshold) { return threshold == certain; };
@@ -240,24 +240,12 @@ direction_term chosen_rows::term_at(const term_place& place, std::uint32_t head,
   return made;
 }
 
-void chosen_rows::correct_chunk(std::size_t chunk, std::span<const row_estimate> estimates,
-                                correction_chunk& sums) const {
+chosen_rows::drawn_rows chosen_rows::drawn_of(std::size_t chunk,
+                                              std::span<const row_estimate> estimates,
+                                              bool rises) const {
   const selection& chosen = call_.chosen;
-  const std::uint32_t dim = call_.query.head_dim;
   const bool weighted = call_.weighted();
   const std::size_t stride = padded_heads(heads());
-  std::vector<float> centre, slopes;
-  bool rises = false;
-  for (const row_estimate& estimate : estimates) {
-    centre.insert(centre.end(), estimate.centre.begin(), estimate.centre.end());
-    const auto slope = estimate.slope->values();
-    slopes.insert(slopes.end(), slope.begin(), slope.end());
-    rises = rises || !estimate.slope->zero();
-  }
-  sums.heads.resize(heads());
-  sums.heaviest.resize(heads());
-  sums.correction.assign(std::size_t{heads()} * dim, 0.0f);
-  sums.cross.assign(std::size_t{heads()} * dim, 0.0f);
   drawn_rows drawn;
   drawn.reserve(end_of(chunk) - chunk * chunk_rows, stride);
   for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
@@ -283,13 +271,29 @@ void chosen_rows::correct_chunk(std::size_t chunk, std::span<const row_estimate>
     }
   }
   drawn.sizes.resize(drawn.weights.size());
+  return drawn;
+}
+
+void chosen_rows::correct_chunk(std::size_t chunk, std::span<const row_estimate> estimates,
+                                correction_chunk& sums) const {
+  std::vector<float> centre, slopes;
+  bool rises = false;
+  for (const row_estimate& estimate : estimates) {
+    centre.insert(centre.end(), estimate.centre.begin(), estimate.centre.end());
+    const auto slope = estimate.slope->values();
+    slopes.insert(slopes.end(), slope.begin(), slope.end());
+    rises = rises || !estimate.slope->zero();
+  }
+  sums.correction.assign(centre.size(), 0.0f);
+  sums.cross.assign(centre.size(), 0.0f);
+  drawn_rows drawn = drawn_of(chunk, estimates, rises);
   residual_pass pass{.read = pass_over(drawn.rows.data(), drawn.rows.size()),
                      .weights = drawn.weights.data(),
                      .c = drawn.c.data(),
                      .centre = centre.data(),
                      .sizes = drawn.sizes.data(),
                      .cross = sums.cross.data()};
-  if (!weighted) {
+  if (!call_.weighted()) {
     pass.estimates = drawn.estimates.data();
     pass.means = drawn.means.data();
     pass.t = drawn.t.data();
@@ -298,6 +302,16 @@ void chosen_rows::correct_chunk(std::size_t chunk, std::span<const row_estimate>
     pass.slopes = slopes.data();
   }
   call_.kernels.residuals(pass);
+  add_terms(drawn, estimates, sums);
+}
+
+void chosen_rows::add_terms(const drawn_rows& drawn, std::span<const row_estimate> estimates,
+                            correction_chunk& sums) const {
+  const selection& chosen = call_.chosen;
+  const bool weighted = call_.weighted();
+  const std::size_t stride = padded_heads(heads());
+  sums.heads.resize(heads());
+  sums.heaviest.resize(heads());
   for (std::size_t i = 0; i < drawn.at.size(); ++i) {
     const unit_weights unit =
         weights_of(chosen.thresholds[drawn.at[i]], chosen.estimator, !weighted);

@@ -101,6 +101,8 @@ class chosen_rows {
     std::vector<heaviest_terms> heaviest;  // [heads], by place in the list of all rows
   };
 
+  struct drawn_rows;
+
   std::uint32_t heads() const noexcept { return call_.query.heads; }
   std::size_t chunks() const noexcept { return (rows_.size() + chunk_rows - 1) / chunk_rows; }
   std::size_t end_of(std::size_t chunk) const noexcept;
@@ -108,8 +110,11 @@ class chosen_rows {
   void weigh_chunk(std::size_t chunk);
   void prefetch_means(std::size_t first, std::size_t last) const noexcept;
   void slope_chunk(std::size_t chunk, std::vector<slope_sums>& sums) const;
+  drawn_rows drawn_of(std::size_t chunk, std::span<const row_estimate> estimates, bool rises) const;
   void correct_chunk(std::size_t chunk, std::span<const row_estimate> estimates,
                      correction_chunk& sums) const;
+  void add_terms(const drawn_rows& drawn, std::span<const row_estimate> estimates,
+                 correction_chunk& sums) const;
   double estimate_of(std::size_t i, std::uint32_t head, const row_estimate& estimate) const;
   direction_term term_at(const term_place& place, std::uint32_t head,
                          const row_estimate& estimate) const;
