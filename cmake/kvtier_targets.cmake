@@ -37,7 +37,7 @@ endfunction()
 # kvtier_kernels(file... FLAGS flag...): source files of one instruction set, compiled with its flags.
 # Optimised in every configuration: unoptimised intrinsics make tests crawl, and functions that are not inlined
 # could be shared with files compiled for less. UBSan finds nothing in intrinsics, and its checks in every
-# unrolled statement triple the time that these files take to compile and to run; ASan and TSan watch them.
+# unrolled statement double or triple the time that these files take to compile; ASan and TSan watch them.
 function(kvtier_kernels)
   cmake_parse_arguments(KERNELS "" "" "FLAGS" ${ARGN})
   # GCC 12 mistakes its own intrinsics' undefined vectors for uninitialised variables.
