@@ -200,9 +200,9 @@ void add_sums(const float* sums, int head_dim, float* to) {
 }
 
 /// 16 rows and a quad at a time, as residual_sums does.
-template <class Rows> class slope_sums {
+template <class Rows> class slope_adder {
  public:
-  explicit slope_sums(const slope_pass& pass)
+  explicit slope_adder(const slope_pass& pass)
       : pass_(pass), shape_(pass.read), head_dim_(static_cast<int>(pass.read.head_dim)) {
     num_[0].clear(head_dim_);
     num_[1].clear(head_dim_);
@@ -470,7 +470,7 @@ template <class Body> void with_rows(element_type element, const Body& body) {
 
 void slopes(const slope_pass& pass) {
   if (pass.read.count > 0) {
-    with_rows(pass.read.element, [&]<class Rows>() { slope_sums<Rows>(pass).run(); });
+    with_rows(pass.read.element, [&]<class Rows>() { slope_adder<Rows>(pass).run(); });
   }
 }
 

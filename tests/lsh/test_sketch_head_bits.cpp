@@ -8,10 +8,12 @@
 
 #include "lsh/sketch_selector.hpp"
 #include "tests/lsh/sketch_kit.hpp"
+#include "tests/support/complaint.hpp"
 
 namespace kvtier::lsh {
 namespace {
 
+using kvtier::test::complaint_of;
 using test::random_context;
 using test::sketch_context;
 using test::sketch_options;
@@ -54,15 +56,6 @@ TEST(sketch_head_bits, every_head_is_indexed_and_drawn_by_its_own_bits) {
       EXPECT_EQ(chosen.coarse, expected.coarse);
     }
   }
-}
-
-template <class Call> std::string complaint_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(sketch_head_bits, tables_and_options_that_do_not_fit_are_refused) {

@@ -16,10 +16,12 @@
 #include "lsh/sketch_arithmetic.hpp"
 #include "lsh/sketch_selector.hpp"
 #include "tests/lsh/sketch_kit.hpp"
+#include "tests/support/complaint.hpp"
 
 namespace kvtier::lsh {
 namespace {
 
+using kvtier::test::complaint_of;
 using test::random_context;
 using test::sketch_context;
 using test::sketch_options;
@@ -359,15 +361,6 @@ TEST(sketch_selector, bad_numbers_do_no_harm) {
       EXPECT_THAT(chosen.tiles, testing::Each(testing::Lt(4u)));
     }
   }
-}
-
-template <class Call> std::string complaint_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(make_token_selector, keeps_no_selector_for_full_and_none) {

@@ -37,8 +37,8 @@ std::string needle_prose(const std::filesystem::path& models, const std::filesys
 ///     synthetic:KIND[+drift=STEPS]  `cases` instances; with drift, STEPS successive queries each
 ///     synthetic:KIND[+sd=X]         logits of standard deviation X, whatever the kind's
 ///     synthetic:all[...]            the same of each of sampler_kinds()
-///     needle[:layerL]               the needle model over a text with facts, asked for each of
-///     them trained[:layerL]              the small trained model over its own text
+///     needle[:layerL]               the needle model, asked for facts in a text
+///     trained[:layerL]              the small trained model over its own text
 ///     model:DIR[:layerL]            any model folder over `text`
 ///     dump:FILE[:layerL]            a file of tools/python/dump_qkv.py, with its own queries
 ///

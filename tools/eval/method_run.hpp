@@ -33,10 +33,9 @@ class method_run {
 
   /// [case][query]
   const std::vector<std::vector<query_record>>& records() const noexcept { return records_; }
-  double build_seconds() const noexcept { return build_seconds_; }  ///< CPU time of one index each
-  std::size_t index_bytes() const noexcept {
-    return index_bytes_;
-  }  ///< of all tiles, one index each
+  /// CPU time of one index of each tile, and its bytes.
+  double build_seconds() const noexcept { return build_seconds_; }
+  std::size_t index_bytes() const noexcept { return index_bytes_; }
 
  private:
   std::unique_ptr<lsh::token_selector> selector(const selector_config& options,

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
+#include "tools/run/pending_work.hpp"
 #include "tools/run/prefix_plan.hpp"
 #include "tools/run/step_choice.hpp"
 
@@ -31,21 +31,13 @@ class batch_job {
   batch_progress run();
 
  private:
-  // Shared prefixes.
-  void push_children(std::size_t node);
-  std::size_t& parent_of(work_item item);
-  std::size_t live_ancestor(std::size_t node) const;
-  void settle(work_item item);
-  void abandon_prefix(std::size_t node);
-  void abandon_chain(work_item item);
-  void release_node(std::size_t node);
-
   // Admission.
   void admit();
   bool device_has_room(work_item item) const;
   std::uint64_t final_length(work_item item) const;
   status place(work_item item, active_context* out);
   void admit_stuck(work_item item);
+  void start(active_context placed);
   void refuse(work_item item, std::string error);
 
   // Steps.
@@ -73,18 +65,22 @@ class batch_job {
   const batch_options& options_;
   const batch_callbacks& callbacks_;
 
-  prefix_plan plan_;
-  std::vector<std::size_t> parent_of_node_;    ///< of nodes still to be admitted; then no_prefix
-  std::vector<std::size_t> parent_of_prompt_;  ///< same for prompts
-  std::vector<std::size_t> waiting_;           ///< per node: what is still to be forked from it
-  std::vector<context_id> node_context_;       ///< 0 = not there
-  std::vector<batch_result> node_cost_;        ///< what reading the prefix took, for its children
-  std::deque<work_item> pending_;              ///< depth first
+  const prefix_plan plan_;
+  pending_work pending_;
   std::vector<active_context> active_;
   std::uint64_t chunk_;            ///< new tokens of a reading step, all contexts together
   std::uint32_t clean_steps_ = 0;  ///< since the chunk was last changed
   batch_progress progress_;
 };
+
+std::vector<std::vector<std::int32_t>> tokens_of(std::span<const batch_prompt> prompts) {
+  std::vector<std::vector<std::int32_t>> tokens;
+  tokens.reserve(prompts.size());
+  for (const auto& prompt : prompts) {
+    tokens.push_back(prompt.tokens);
+  }
+  return tokens;
+}
 
 batch_job::batch_job(batch_engine& engine, std::span<const batch_prompt> prompts,
                      const batch_options& options, const batch_callbacks& callbacks)
@@ -92,40 +88,12 @@ batch_job::batch_job(batch_engine& engine, std::span<const batch_prompt> prompts
       prompts_(prompts),
       options_(options),
       callbacks_(callbacks),
+      plan_(plan_prefixes(tokens_of(prompts), engine.fork_alignment(), own_tokens(options))),
+      pending_(plan_, [&engine](context_id context) { engine.release(context); }),
       chunk_(options.prefill_chunk) {
-  std::vector<std::vector<std::int32_t>> tokens;
-  tokens.reserve(prompts.size());
-  for (const auto& prompt : prompts) {
-    tokens.push_back(prompt.tokens);
-  }
-  plan_ = plan_prefixes(tokens, engine.fork_alignment(), own_tokens(options));
-  const auto nodes = plan_.nodes.size();
-  parent_of_prompt_ = plan_.node_of_prompt;
-  node_context_.assign(nodes, 0);
-  node_cost_.resize(nodes);
-
-  std::vector<std::pair<std::size_t, work_item>> roots;
-  for (std::size_t node = 0; node < nodes; ++node) {
-    const auto& planned = plan_.nodes[node];
-    parent_of_node_.push_back(planned.parent);
-    waiting_.push_back(planned.children.size() + planned.prompts.size());
-    if (planned.parent == no_prefix) {
-      roots.push_back({planned.first_prompt, {true, node}});
-    }
-  }
-  for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
-    if (plan_.node_of_prompt[prompt] == no_prefix) {
-      roots.push_back({prompt, {false, prompt}});
-    }
-  }
-  std::sort(roots.begin(), roots.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [first, item] : roots) {
-    pending_.push_back(item);
-  }
   progress_.prompts = prompts.size();
-  progress_.prefill_tokens = distinct_tokens(plan_, tokens);
-  progress_.shared_prefixes = nodes;
+  progress_.prefill_tokens = distinct_tokens(plan_, tokens_of(prompts));
+  progress_.shared_prefixes = plan_.nodes.size();
 }
 
 batch_progress batch_job::run() {
@@ -153,77 +121,6 @@ batch_progress batch_job::run() {
     report();
   }
   return progress_;
-}
-
-std::size_t& batch_job::parent_of(work_item item) {
-  return item.is_prefix ? parent_of_node_[item.index] : parent_of_prompt_[item.index];
-}
-
-/// What comes next after a prefix goes to the front, in the order of the prompts.
-void batch_job::push_children(std::size_t node) {
-  const auto& planned = plan_.nodes[node];
-  std::vector<std::pair<std::size_t, work_item>> children;
-  for (const auto child : planned.children) {
-    children.push_back({plan_.nodes[child].first_prompt, {true, child}});
-  }
-  for (const auto prompt : planned.prompts) {
-    children.push_back({prompt, {false, prompt}});
-  }
-  std::sort(children.begin(), children.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (const auto& [first, item] : children) {
-    pending_.push_front(item);
-  }
-}
-
-std::size_t batch_job::live_ancestor(std::size_t node) const {
-  while (node != no_prefix && node_context_[node] == 0) {
-    node = plan_.nodes[node].parent;
-  }
-  return node;
-}
-
-void batch_job::release_node(std::size_t node) {
-  if (node_context_[node] != 0) {
-    engine_.release(std::exchange(node_context_[node], 0));
-  }
-}
-
-/// `item` needs its parent no more; a prefix that nobody waits for goes.
-void batch_job::settle(work_item item) {
-  const auto parent = std::exchange(parent_of(item), no_prefix);
-  if (parent != no_prefix && --waiting_[parent] == 0) {
-    release_node(parent);
-  }
-}
-
-/// What still waits for this prefix continues from the next shorter one that is there, or from
-/// nothing.
-void batch_job::abandon_prefix(std::size_t node) {
-  release_node(node);
-  const auto target = live_ancestor(plan_.nodes[node].parent);
-  const auto move = [&](std::size_t& parent) {
-    if (parent == node) {
-      parent = target;
-      --waiting_[node];
-      if (target != no_prefix) {
-        ++waiting_[target];
-      }
-    }
-  };
-  for (const auto child : plan_.nodes[node].children) {
-    move(parent_of_node_[child]);
-  }
-  for (const auto prompt : plan_.nodes[node].prompts) {
-    move(parent_of_prompt_[prompt]);
-  }
-}
-
-void batch_job::abandon_chain(work_item item) {
-  auto node = item.is_prefix ? plan_.nodes[item.index].parent : plan_.node_of_prompt[item.index];
-  for (; node != no_prefix; node = plan_.nodes[node].parent) {
-    abandon_prefix(node);
-  }
 }
 
 /// Whether the device has room for one more context that reads and decodes beside the active ones:
@@ -255,9 +152,7 @@ void batch_job::admit() {
     active_context placed;
     switch (place(item, &placed)) {
       case status::ok:
-        pending_.pop_front();
-        settle(item);
-        active_.push_back(std::move(placed));
+        start(std::move(placed));
         break;
       case status::retry:
         if (active_.empty()) {
@@ -265,7 +160,6 @@ void batch_job::admit() {
         }
         return;
       default:
-        pending_.pop_front();
         refuse(item,
                "needs more memory than the tiers have in all; raise --device-memory, "
                "--host-memory or --disk, or shorten the prompt or max_tokens");
@@ -294,14 +188,12 @@ status batch_job::place(work_item item, active_context* out) {
   }
   out->all_exact = !options_.question_tokens;
   const auto most = final_length(item);
-  const auto parent = parent_of(item);
-  if (parent != no_prefix && node_context_[parent] != 0) {
-    const auto shared = plan_.nodes[parent].length;
-    const auto forked = engine_.fork(node_context_[parent], shared, most, &out->context);
+  if (const auto prefix = pending_.prefix_of(item)) {
+    const auto forked = engine_.fork(prefix->context, prefix->length, most, &out->context);
     if (forked != status::rejected) {
-      out->length = shared;
-      out->result = node_cost_[parent];
-      out->result.shared_tokens = shared;
+      out->length = prefix->length;
+      out->result = *prefix->cost;
+      out->result.shared_tokens = prefix->length;
       return forked;
     }
   }
@@ -311,9 +203,8 @@ status batch_job::place(work_item item, active_context* out) {
 /// Nothing runs and yet there is no room for `item`: freed blocks may still be on their way; then
 /// the prefixes above it are in the way; then it cannot be had.
 void batch_job::admit_stuck(work_item item) {
-  const auto holds_prefix = [&] { return live_ancestor(parent_of(item)) != no_prefix; };
   const auto begin = steady::now();
-  const auto limit = holds_prefix() ? options_.shrink_after : options_.patience;
+  const auto limit = pending_.holds_prefix_of(item) ? options_.shrink_after : options_.patience;
   while (steady::now() - begin < limit) {
     if (stopped()) {
       return;
@@ -322,33 +213,37 @@ void batch_job::admit_stuck(work_item item) {
     active_context placed;
     const auto outcome = place(item, &placed);
     if (outcome == status::ok) {
-      pending_.pop_front();
-      settle(item);
-      active_.push_back(std::move(placed));
+      start(std::move(placed));
     }
     if (outcome != status::retry) {
       return;
     }
   }
-  if (holds_prefix()) {
-    abandon_chain(item);
+  if (pending_.holds_prefix_of(item)) {
+    pending_.abandon_prefixes_of(item);
   } else {
-    pending_.pop_front();
     refuse(item, fmt::format("no room in the tiers after {} s though nothing else runs; raise "
                              "--device-memory, --host-memory or --disk",
                              std::chrono::duration<double>(limit).count()));
   }
 }
 
-/// `item` will not run: a prompt fails, a prefix leaves its work to what continues it.
+/// The first pending one has its context.
+void batch_job::start(active_context placed) {
+  pending_.drop_front();
+  pending_.settle(placed.item);
+  active_.push_back(std::move(placed));
+}
+
+/// `item`, the first pending one, will not run: a prompt fails, a prefix leaves its work to what
+/// continues it.
 void batch_job::refuse(work_item item, std::string error) {
+  pending_.drop_front();
   if (item.is_prefix) {
-    abandon_prefix(item.index);
-    push_children(item.index);
-    settle(item);
+    pending_.skip_prefix(item.index);
     return;
   }
-  settle(item);
+  pending_.settle(item);
   batch_result result;
   result.error = std::move(error);
   ++progress_.prompts_done;
@@ -437,9 +332,7 @@ void batch_job::apply(const step_choice& choice, const step_outcome& outcome, do
     }
     if (active.item.is_prefix) {
       add_counts(active);
-      node_context_[active.item.index] = std::exchange(active.context, 0);
-      node_cost_[active.item.index] = result;
-      push_children(active.item.index);
+      pending_.add_prefix(active.item.index, std::exchange(active.context, 0), result);
     } else {
       accept_token(active, outcome, i);
     }
@@ -519,8 +412,7 @@ void batch_job::sweep() {
     }
     const auto failed_prefix = active.item.is_prefix && !active.result.error.empty();
     if (failed_prefix) {
-      abandon_prefix(active.item.index);
-      push_children(active.item.index);
+      pending_.skip_prefix(active.item.index);
     }
     if (!active.item.is_prefix) {
       ++progress_.prompts_done;
@@ -532,40 +424,24 @@ void batch_job::sweep() {
 
 /// Reports everything unfinished and gives all contexts back.
 void batch_job::interrupt() {
-  std::vector<work_item> left(pending_.begin(), pending_.end());
+  std::vector<work_item> reading;
   for (auto& active : active_) {
     if (active.item.is_prefix) {
-      left.push_back(active.item);
+      reading.push_back(active.item);
     } else {
       finish(active, finish_reason::interrupted);
     }
   }
   sweep();
-  for (auto& active : active_) {
+  for (const auto& active : active_) {
     engine_.release(active.context);
   }
-  while (!left.empty()) {
-    const auto item = left.back();
-    left.pop_back();
-    if (item.is_prefix) {
-      const auto& planned = plan_.nodes[item.index];
-      for (const auto child : planned.children) {
-        left.push_back({true, child});
-      }
-      for (const auto prompt : planned.prompts) {
-        left.push_back({false, prompt});
-      }
-    } else {
-      batch_result result;
-      result.reason = finish_reason::interrupted;
-      callbacks_.finished(item.index, result);
-    }
-  }
-  for (std::size_t node = 0; node < node_context_.size(); ++node) {
-    release_node(node);
-  }
-  pending_.clear();
   active_.clear();
+  for (const auto prompt : pending_.take_prompts(std::move(reading))) {
+    batch_result result;
+    result.reason = finish_reason::interrupted;
+    callbacks_.finished(prompt, result);
+  }
 }
 
 }  // namespace

@@ -1,24 +1,15 @@
 // Runs the kvtier command itself, as a user does, with the needle model.
+#include "tests/tools/run/kvtier_command.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <random>
-#include <sstream>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "tests/tools/command_folder.hpp"
-
+namespace kvtier::test {
 namespace {
 
 using nlohmann::json;
@@ -30,79 +21,7 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
-const std::string model_folder = KVTIER_SOURCE_DIR "/tests/data/needle";
-
-using outcome = kvtier::test::command_outcome;
-using kvtier::test::read_file;
-
-class kvtier_command : public kvtier::test::command_folder {
- protected:
-  kvtier_command() : command_folder(KVTIER_BINARY) {}
-
-  void SetUp() override {
-    command_folder::SetUp();
-    std::filesystem::create_directory(folder_ / "disk");
-  }
-
-  outcome run_job(const std::string& more) const {
-    return run("run --quiet --model " + model_folder + " --input in.jsonl " + more);
-  }
-
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name) << text;
-  }
-  json read_json(const std::string& name) const { return json::parse(read_file(folder_ / name)); }
-};
-
-std::vector<json> parse_lines(const std::string& text) {
-  std::vector<json> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(json::parse(line));
-  }
-  return lines;
-}
-
-/// Filler of `length` bytes with the facts spread over it.
-std::string make_text(std::size_t length,
-                      const std::vector<std::pair<std::string, std::string>>& facts) {
-  std::mt19937 random(5);
-  std::string text;
-  std::size_t next = 0;
-  while (text.size() < length || next < facts.size()) {
-    if (next < facts.size() && text.size() >= length * next / facts.size()) {
-      text += "The code of " + facts[next].first + " is " + facts[next].second + ". ";
-      ++next;
-    }
-    for (auto letters = 2 + random() % 7; letters > 0; --letters) {
-      text += static_cast<char>('a' + random() % 26);
-    }
-    text += ' ';
-  }
-  return text;
-}
-
-const std::vector<std::pair<std::string, std::string>> facts = {
-    {"bavodi", "40291"}, {"rukemo", "77310"}, {"zitapu", "05862"}, {"golefa", "91438"}};
-
-std::string questions(const std::string& text) {
-  std::string lines;
-  for (const auto& [name, code] : facts) {
-    lines +=
-        json({{"id", name}, {"prompt", text + "The code of " + name + " is"}, {"max_tokens", 6}})
-            .dump() +
-        "\n";
-  }
-  return lines;
-}
-
-void expect_answers(const std::vector<json>& lines) {
-  ASSERT_THAT(lines, SizeIs(facts.size()));
-  for (std::size_t i = 0; i < facts.size(); ++i) {
-    EXPECT_EQ(lines[i].value("text", lines[i].dump()), " " + facts[i].second);
-    EXPECT_EQ(lines[i]["id"], facts[i].first);
-  }
-}
+using outcome = command_outcome;
 
 void expect_one_clear_line(const outcome& result, int code, const std::string& mention) {
   EXPECT_EQ(result.exit_code, code) << result.err;
@@ -170,7 +89,7 @@ TEST_F(kvtier_command, a_bad_flag_is_one_line_and_exit_code_2) {
   };
   for (const auto& [flags, mention] : cases) {
     SCOPED_TRACE(flags);
-    expect_one_clear_line(run("run --model " + model_folder + " --input in.jsonl " + flags), 2,
+    expect_one_clear_line(run("run --model " + needle_folder + " --input in.jsonl " + flags), 2,
                           mention);
   }
   EXPECT_EQ(read_file(folder_ / "in.jsonl"), R"({"id":"a","prompt":"x"})");
@@ -180,8 +99,8 @@ TEST_F(kvtier_command, a_bad_model_or_input_is_one_line_and_exit_code_2) {
   write("in.jsonl", R"({"id":"a","prompt":"x"})");
   expect_one_clear_line(run("run --input in.jsonl --model nowhere"), 2, "nowhere");
   expect_one_clear_line(run("run --input in.jsonl --model disk"), 2, "config.json");
-  expect_one_clear_line(run("run --input nowhere --model " + model_folder), 2, "--input");
-  expect_one_clear_line(run("run --input disk --model " + model_folder), 2, "--input");
+  expect_one_clear_line(run("run --input nowhere --model " + needle_folder), 2, "--input");
+  expect_one_clear_line(run("run --input disk --model " + needle_folder), 2, "--input");
 }
 
 TEST_F(kvtier_command, a_forced_instruction_set_that_is_unknown_is_refused) {
@@ -285,130 +204,6 @@ TEST_F(kvtier_command, answers_are_the_same_wherever_the_cache_lies) {
   }
 }
 
-TEST_F(kvtier_command, ignoring_what_is_offloaded_says_so) {
-  write("in.jsonl", questions(make_text(1500, facts)));
-  const auto result = run_job("--device-memory 1600k --host-memory 8M --selector none");
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const auto& line : parse_lines(result.out)) {
-    EXPECT_LT(line["attended_fraction"], 1.0);
-    EXPECT_TRUE(line["error_bound"].is_null());
-  }
-  const auto dense =
-      run_job("--device-memory 1600k --host-memory 8M --selector none --dense-layers 1,3");
-  ASSERT_EQ(dense.exit_code, 0) << dense.err;
-  expect_answers(parse_lines(dense.out));
-}
-
-constexpr auto sampled_tiers = "--device-memory 2M --host-memory 12M ";
-
-TEST_F(kvtier_command, a_sample_answers_with_an_error_bound) {
-  write("in.jsonl", questions(make_text(3000, facts)));
-  const std::string flags = std::string(sampled_tiers) + "--output out.jsonl --json ";
-  const auto result = run_job(flags + "--selector sketch:budget=0.1 --seed 3");
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto lines = parse_lines(read_file(folder_ / "out.jsonl"));
-  expect_answers(lines);
-  for (const auto& line : lines) {
-    EXPECT_GT(line["attended_fraction"], 0.05);
-    EXPECT_LT(line["attended_fraction"], 0.2);
-    EXPECT_GT(line["error_bound"], 0.0);
-    EXPECT_GE(line["error_bound_max"], line["error_bound"]);
-    EXPECT_GT(line["certified_fraction"], 0.0);
-    EXPECT_GT(line["error_estimate"], 0.0);
-    EXPECT_FALSE(line.contains("keys_scored"));
-    EXPECT_LE(line["shared_tokens"], line["prompt_tokens"].get<int>() - 64);
-  }
-  const auto summary = json::parse(result.out);
-  EXPECT_EQ(summary["selector"], "sketch:budget=0.1,bits=2,estimator=shrink");
-  EXPECT_EQ(summary["question_tokens"], 64);
-  EXPECT_LT(summary["attended_fraction"], 0.2);
-  EXPECT_GT(summary["index_peak_bytes"], 0);
-  EXPECT_GT(summary["error_bound"], 0.0);
-}
-
-TEST_F(kvtier_command, bits_per_head_are_measured_on_the_first_prompt) {
-  write("in.jsonl", questions(make_text(3000, facts)));
-  const std::string flags = std::string(sampled_tiers) + "--output out.jsonl ";
-  const auto logits_of = [&](const std::string& bits) {
-    const auto result =
-        run_job(flags + "--json --logits logits.jsonl --selector sketch:bits=" + bits);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return std::pair(read_file(folder_ / "logits.jsonl"), json::parse(result.out));
-  };
-  const auto [first, automatic] = logits_of("auto");
-  const auto [second, fixed] = logits_of("2");
-  EXPECT_EQ(first, second) << "the model's heads are sharp";
-  EXPECT_EQ(automatic["selector"], "sketch:budget=0.02,bits=auto,estimator=shrink");
-  EXPECT_EQ(automatic["head_bits"]["one_bit"], 0);
-  EXPECT_EQ(automatic["head_bits"]["two_bits"], 4);
-  EXPECT_GT(automatic["head_bits"]["measured_tokens"], 2000);
-  EXPECT_EQ(automatic["index_peak_bytes"], fixed["index_peak_bytes"]);
-  EXPECT_TRUE(fixed["head_bits"].is_null());
-  const auto told = run("run --model " + model_folder + " --input in.jsonl " + flags +
-                        "--selector sketch:bits=auto");
-  EXPECT_THAT(told.err, HasSubstr("0 of 4 KV heads have 1 bit per coordinate"));
-}
-
-TEST_F(kvtier_command, what_is_drawn_depends_on_the_seed_only) {
-  write("in.jsonl", questions(make_text(3000, facts)));
-  const auto logits_of = [&](const std::string& flags) {
-    const auto result = run_job(sampled_tiers + flags + " --logits logits.jsonl");
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return read_file(folder_ / "logits.jsonl");
-  };
-  const auto first = logits_of("--selector sketch:budget=0.05 --seed 1");
-  EXPECT_EQ(logits_of("--selector sketch:budget=0.05 --seed 1 --threads 1"), first);
-  EXPECT_NE(logits_of("--selector sketch:budget=0.05 --seed 2"), first);
-}
-
-TEST_F(kvtier_command, a_budget_of_everything_is_what_full_gives) {
-  write("in.jsonl", questions(make_text(1500, facts)));
-  for (const auto* const selector : {"sketch:budget=1", "topk:budget=1"}) {
-    SCOPED_TRACE(selector);
-    const auto result =
-        run_job("--device-memory 1600k --host-memory 8M --selector " + std::string(selector));
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const auto lines = parse_lines(result.out);
-    expect_answers(lines);
-    for (const auto& line : lines) {
-      EXPECT_EQ(line["attended_fraction"], 1.0);
-    }
-  }
-}
-
-TEST_F(kvtier_command, top_k_reads_every_key_and_certifies_nothing) {
-  write("in.jsonl", questions(make_text(3000, facts)));
-  const auto result = run_job(sampled_tiers + std::string("--selector topk:budget=0.05"));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto lines = parse_lines(result.out);
-  expect_answers(lines);
-  for (const auto& line : lines) {
-    EXPECT_LT(line["attended_fraction"], 0.1);
-    EXPECT_GT(line["keys_scored"], 0);
-    EXPECT_TRUE(line["error_bound"].is_null());
-    EXPECT_EQ(line["certified_fraction"], 0.0);
-  }
-}
-
-TEST_F(kvtier_command, only_the_question_goes_through_the_selector) {
-  // Without what lies below the device (the second fact) there is no answer, wherever the question
-  // begins.
-  write("in.jsonl", questions(make_text(3000, facts)));
-  std::vector<std::uint64_t> shared;
-  for (const auto* const question : {"1", "200", "100000"}) {
-    const auto result =
-        run_job(sampled_tiers + std::string("--selector none --question-tokens ") + question);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const auto lines = parse_lines(result.out);
-    ASSERT_THAT(lines, SizeIs(facts.size()));
-    EXPECT_EQ(lines[1]["attended_fraction"], 0.0);
-    EXPECT_NE(lines[1]["text"], " " + facts[1].second);
-    shared.push_back(lines[0]["shared_tokens"].get<std::uint64_t>());
-  }
-  EXPECT_GT(shared[0], shared[1]);
-  EXPECT_EQ(shared[2], 0u);
-}
-
 /// The token of the largest logit of each row.
 json argmax_of(const json& rows) {
   json tokens = json::array();
@@ -482,7 +277,7 @@ TEST_F(kvtier_command, an_interrupt_flushes_results_and_exits_with_130) {
   if (child == 0) {
     const auto input = (folder_ / "in.jsonl").string();
     const auto output = (folder_ / "out.jsonl").string();
-    execl(KVTIER_BINARY, KVTIER_BINARY, "run", "--quiet", "--model", model_folder.c_str(),
+    execl(KVTIER_BINARY, KVTIER_BINARY, "run", "--quiet", "--model", needle_folder.c_str(),
           "--input", input.c_str(), "--output", output.c_str(), "--prefill-chunk", "64", nullptr);
     _exit(127);
   }
@@ -505,3 +300,4 @@ TEST_F(kvtier_command, an_interrupt_flushes_results_and_exits_with_130) {
 }
 
 }  // namespace
+}  // namespace kvtier::test
