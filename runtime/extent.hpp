@@ -31,6 +31,11 @@ struct memory_copy {
   std::uint32_t pins = 0;
 };
 
+/// The copy in host memory.
+struct host_copy : memory_copy {
+  std::uint32_t wishes = 0;  ///< of readers that will pin it; others may take its slots meanwhile
+};
+
 /// A slot of one of the disk tier's files, and what it holds.
 struct disk_place {
   std::uint32_t file = 0;
@@ -60,7 +65,8 @@ struct extent {
   std::uint64_t stamp = 0;  ///< placement's: larger is hotter
 
   // Physical state.
-  memory_copy device, host;
+  memory_copy device;
+  host_copy host;
   disk_copy disk;
   transfer_kind transfer = transfer_kind::none;
   bool waiting = false;  ///< queued for slots

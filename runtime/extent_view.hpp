@@ -11,7 +11,7 @@ inline residency_view view_of(const extent& what) {
           .device = what.device.state == copy_state::valid,
           .host = what.host.state == copy_state::valid,
           .disk = what.disk.state == copy_state::valid,
-          .wanted = what.host.pins > 0};
+          .wanted = what.host.pins > 0 || what.host.wishes > 0};
 }
 
 }  // namespace kvtier

@@ -19,8 +19,8 @@
 
 #include "gpu/device.hpp"
 #include "runtime/config.hpp"
-#include "runtime/head_bits.hpp"
 #include "runtime/kv_shape.hpp"
+#include "runtime/measure_head_bits.hpp"
 #include "runtime/metrics.hpp"
 #include "storage/status.hpp"
 
@@ -202,9 +202,8 @@ class runtime final : public metrics_source {
   /// a retry); the sequence goes on as if the others had never been there. Forks keep what they
   /// share. What lies past the cut is released; where the cut goes through tokens that are sealed,
   /// up to fork_alignment() of them per layer are copied into a new tail, from the device, host
-  /// memory or disk. Blocks for that, and for the reports of earlier sampled steps; a read from
-  /// disk may wait until steps let go of host slots, so a thread ends its own step first.
-  /// max_tokens stays.
+  /// memory or disk. Blocks for that, and for the reports of earlier sampled steps. max_tokens
+  /// stays.
   ///
   /// On anything but ok the sequence is as it was. rejected: in a step, longer than the sequence,
   /// or sliding layers have let go of what token `tokens` sees. retry: no device room for the copy,

@@ -89,7 +89,7 @@ lane_sampling::lane_sampling(runtime::state& owner, std::uint32_t lane,
   pinned_ = offloaded_to(tier::host);
   const auto lock = owner_.tiers->lock();
   for (extent* what : pinned_) {
-    owner_.tiers->pin(lock, *what, tier::host, link_priority::demand);
+    owner_.tiers->pin(lock, *what, tier::host);
   }
 }
 

@@ -29,25 +29,30 @@ lane_work collect_work(std::span<const sequence_plan> plans, std::span<const std
 
 read_ahead::~read_ahead() {
   const auto lock = tiers_.lock();
-  for (std::size_t i = taken_; i < pinned_; ++i) {
-    tiers_.unpin(lock, *order_[i], tier::host);
+  for (std::size_t i = taken_; i < wished_; ++i) {
+    tiers_.unwish(lock, *order_[i]);
   }
 }
 
 void read_ahead::advance() {
-  const std::size_t end = std::min({order_.size(), taken_ + depth_, horizon_});
-  if (pinned_ >= end) {
+  const std::size_t end = std::min(order_.size(), taken_ + depth_);
+  if (wished_ >= end) {
     return;
   }
   const auto lock = tiers_.lock();
-  for (; pinned_ < end; ++pinned_) {
-    tiers_.pin(lock, *order_[pinned_], tier::host, link_priority::demand);
+  for (; wished_ < end; ++wished_) {
+    tiers_.wish(lock, *order_[wished_]);
   }
 }
 
 status read_ahead::take(extent** what) {
   advance();
   *what = order_[taken_++];
+  {
+    const auto lock = tiers_.lock();
+    tiers_.pin(lock, **what, tier::host);
+    tiers_.unwish(lock, **what);
+  }
   advance();
   auto lock = tiers_.lock();
   return tiers_.wait_host(lock, **what);

@@ -27,8 +27,8 @@ struct lane_work {
 lane_work collect_work(std::span<const sequence_plan> plans, std::span<const std::uint32_t> members,
                        std::uint32_t lane);
 
-/// Reads ahead along a fixed list of disk extents: pins at most `depth` of them at once, in order,
-/// so that their fetches run while earlier ones are attended. Used from one thread.
+/// Reads ahead along a fixed list of disk extents: wishes for at most `depth` of them at once, in
+/// order, so that their fetches run while earlier ones are attended. Used from one thread.
 class read_ahead {
  public:
   read_ahead(tier_manager& tiers, std::uint32_t depth) : tiers_(tiers), depth_(depth) {}
@@ -37,26 +37,18 @@ class read_ahead {
   read_ahead& operator=(const read_ahead&) = delete;
 
   void add(extent* what) { order_.push_back(what); }
-  std::size_t size() const noexcept { return order_.size(); }
-  /// Reads may run ahead as far as the first `items` of the list. Before readers of another kind
-  /// wait for slots, everything up to the horizon must have been taken: who waits holds nothing.
-  void allow(std::size_t items) {
-    horizon_ = items;
-    advance();
-  }
-  /// The next extent of the list: waits until its host copy is readable. The caller unpins it (tier
-  /// host) when it is done; `depth` counts only extents not yet taken.
+  /// Starts reading; take() goes on with it.
+  void advance();
+  /// Pins the next extent of the list and waits until its host copy is readable. The caller unpins
+  /// it (tier host) when it is done; `depth` counts only extents not yet taken.
   status take(extent** what);
   std::uint32_t depth() const noexcept { return depth_; }
 
  private:
-  void advance();
-
   tier_manager& tiers_;
   const std::uint32_t depth_;
   std::vector<extent*> order_;
-  std::size_t horizon_ = 0;
-  std::size_t pinned_ = 0;
+  std::size_t wished_ = 0;
   std::size_t taken_ = 0;
 };
 

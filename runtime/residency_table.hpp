@@ -26,7 +26,7 @@ struct residency_view {
   bool device = false;  ///< valid copy on the device
   bool host = false;    ///< valid copy in host memory
   bool disk = false;    ///< valid copy on disk
-  bool wanted = false;  ///< somebody has pinned the host copy or waits for one
+  bool wanted = false;  ///< somebody has pinned the host copy, waits for one or will
 };
 
 enum class cell : std::uint8_t { no, yes, any };

@@ -37,7 +37,7 @@ class device_pins {
 
   void add(const tier_manager::lock_type& lock, extent& what) {
     pinned_.push_back(&what);
-    tiers_.pin(lock, what, tier::device, link_priority::demand);
+    tiers_.pin(lock, what, tier::device);
   }
 
  private:

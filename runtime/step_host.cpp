@@ -128,17 +128,27 @@ status step::state::attend_host_lane(std::uint32_t lane, const staging_area& are
   for (std::size_t first = 0; first < work.disk.size(); first += wave) {
     const auto count = std::min(wave, work.disk.size() - first);
     const std::span<const shared_range> items(work.disk.data() + first, count);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (take_disk(items[i].range.what) != status::ok) {
-        const auto lock = owner_.tiers->lock();
-        for (std::size_t taken = 0; taken <= i; ++taken) {
-          owner_.tiers->unpin(lock, *items[taken].range.what, tier::host);
-        }
-        return fail(*items[i].range.what);
-      }
+    status outcome = take_wave(items);
+    if (outcome == status::ok) {
+      outcome = attend_host_wave(lane, items, area);
     }
-    if (const status outcome = attend_host_wave(lane, items, area); outcome != status::ok) {
+    if (outcome != status::ok) {
       return outcome;
+    }
+  }
+  return status::ok;
+}
+
+/// Takes all, or none.
+status step::state::take_wave(std::span<const shared_range> items) {
+  const auto gathering = owner_.tiers->gathering();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (take_disk(items[i].range.what) != status::ok) {
+      const auto lock = owner_.tiers->lock();
+      for (std::size_t taken = 0; taken <= i; ++taken) {
+        owner_.tiers->unpin(lock, *items[taken].range.what, tier::host);
+      }
+      return fail(*items[i].range.what);
     }
   }
   return status::ok;
@@ -178,7 +188,7 @@ status step::state::attend_sampled(std::uint32_t lane, const staging_area& area)
 }
 
 /// Starts reading what the next layer that samples from disk read in the last step: successive
-/// samples overlap. Not across exact reads from disk, which would wait while this holds slots.
+/// samples overlap.
 void step::state::prefetch_sampled(std::uint32_t first_layer) {
   if (owner_.selector == nullptr || owner_.selector->reads_keys()) {
     return;
@@ -186,9 +196,6 @@ void step::state::prefetch_sampled(std::uint32_t first_layer) {
   const std::uint32_t groups = owner_.sizes.groups_per_layer;
   std::vector<extent*> likely;
   for (std::uint32_t lane = first_layer * groups; lane < owner_.sizes.lanes; ++lane) {
-    if (!host_work_[lane].disk.empty() || !ring_work_[lane].disk.empty()) {
-      return;
-    }
     for (const staged_member& staged : staged_) {
       const sequence_plan& plan = (*plans_)[staged.query.member];
       const auto& recent = plan.target->recent_reads[lane];
@@ -247,7 +254,7 @@ status step::state::attend_host_wave(std::uint32_t lane, std::span<const shared_
 void step::state::pin_host(std::span<const shared_range> ranges) {
   const auto lock = owner_.tiers->lock();
   for (const shared_range& item : ranges) {
-    owner_.tiers->pin(lock, *item.range.what, tier::host, link_priority::demand);
+    owner_.tiers->pin(lock, *item.range.what, tier::host);
   }
 }
 

@@ -128,7 +128,7 @@ void pin_plan(tier_manager& tiers, const tier_manager::lock_type& lock, const se
   for (const lane_plan& lane : plan.lanes) {
     for (extent* entry : lane.device_extents) {
       ++entry->plan_pins;
-      tiers.pin(lock, *entry, tier::device, link_priority::demand);
+      tiers.pin(lock, *entry, tier::device);
     }
     for (const offloaded_range& range : lane.offloaded) {
       ++range.what->plan_pins;

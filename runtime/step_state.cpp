@@ -21,14 +21,13 @@ step::state::state(runtime::state& owner, std::vector<sequence_plan> plans)
       host_work_(owner.sizes.lanes),
       ring_work_(owner.sizes.lanes),
       reads_(*owner.tiers, owner.read_ahead_depth()),
-      sampled_reads_(*owner.tiers, std::max(1u, owner.read_ahead_depth() / 2)),
-      horizon_(owner.sizes.shape.layers) {
+      sampled_reads_(*owner.tiers, std::max(1u, owner.read_ahead_depth() / 2)) {
   for (const sequence_plan& plan : *plans_) {
     tokens_ += plan.tokens;
   }
   stage_members();
   collect_lanes();
-  reads_.allow(horizon_.front());
+  reads_.advance();
   prefetch_sampled(0);
 }
 
@@ -77,7 +76,6 @@ void step::state::collect_lanes() {
     host_work_[lane] = collect_work(*plans_, host_members, lane);
   }
   const std::uint32_t groups = owner_.sizes.groups_per_layer;
-  std::vector<std::size_t> ends;
   for (std::uint32_t first = 0; first < owner_.sizes.lanes; first += groups) {
     for (const auto* works : {&ring_work_, &host_work_}) {
       for (std::uint32_t lane = first; lane < first + groups; ++lane) {
@@ -86,17 +84,6 @@ void step::state::collect_lanes() {
         }
       }
     }
-    ends.push_back(reads_.size());
-  }
-  // Not past the next layer that samples from disk: see read_ahead::allow.
-  std::size_t limit = reads_.size();
-  for (std::uint32_t layer = owner_.sizes.shape.layers; layer-- > 0;) {
-    const bool samples =
-        std::any_of(plans_->begin(), plans_->end(), [this, layer](const sequence_plan& plan) {
-          return offloads(plan, layer, attend_mode::sampled);
-        });
-    limit = samples ? ends[layer] : limit;
-    horizon_[layer] = limit;
   }
 }
 
@@ -175,7 +162,6 @@ status step::state::attend(std::uint32_t layer, const attend_io& io, gpu::stream
 status step::state::attend_layer(std::uint32_t layer, const attend_io& io,
                                  const staging_area* area) {
   const std::uint32_t groups = owner_.sizes.groups_per_layer;
-  reads_.allow(horizon_[layer]);
   for (std::uint32_t lane = layer * groups; lane < (layer + 1) * groups; ++lane) {
     attend_device(lane, io);
     count_offloaded(lane);

@@ -61,6 +61,7 @@ struct step::state {
   status take_for_ring(std::uint32_t lane, const shared_range& item, bool on_disk);
   status attend_host(std::uint32_t layer, const staging_area& area);
   status attend_host_lane(std::uint32_t lane, const staging_area& area);
+  status take_wave(std::span<const shared_range> items);
   status attend_host_wave(std::uint32_t lane, std::span<const shared_range> wave,
                           const staging_area& area);
   status attend_sampled(std::uint32_t lane, const staging_area& area);
@@ -98,7 +99,6 @@ struct step::state {
   std::vector<lane_work> host_work_, ring_work_;  // per lane
   read_ahead reads_;
   tile_reads sampled_reads_;
-  std::vector<std::size_t> horizon_;  // per layer: how far exact reads may run ahead
   std::uint32_t next_layer_ = 0;
   gpu::stream* order_ = nullptr;
   std::shared_ptr<gpu::event> written_;

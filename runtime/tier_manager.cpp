@@ -260,24 +260,45 @@ status tier_manager::demote(const lock_type&, extent& what) {
 
 // Pins.
 
-void tier_manager::pin(const lock_type&, extent& what, tier where, link_priority urgency) {
+void tier_manager::pin(const lock_type&, extent& what, tier where) {
   if (where == tier::device) {
     ++what.device.pins;
     return;
   }
   ++what.host.pins;
-  if (what.waiting && urgency == link_priority::demand) {
+  if (what.waiting) {
     waiting_demand_.push_back(&what);
+    serve_waiting();  // where it only was wished for, it may take slots now
+  } else {
+    pursue(what);
   }
-  pursue(what);
 }
 
 void tier_manager::unpin(const lock_type&, extent& what, tier where) {
   memory_copy& copy = where == tier::device ? what.device : what.host;
   assert(copy.pins > 0);
-  if (--copy.pins > 0) {
-    return;
+  if (--copy.pins == 0) {
+    let_go(what);
   }
+}
+
+void tier_manager::wish(const lock_type&, extent& what) {
+  if (++what.host.wishes == 1) {
+    wished_.push_back(&what);
+    pursue(what);
+  }
+}
+
+void tier_manager::unwish(const lock_type&, extent& what) {
+  assert(what.host.wishes > 0);
+  if (--what.host.wishes == 0) {
+    std::erase(wished_, &what);
+    let_go(what);
+  }
+}
+
+/// What somebody held or wished for may be dropped now.
+void tier_manager::let_go(extent& what) {
   ++progress_;
   if (!destroy_if_unused(what)) {
     pursue(what);

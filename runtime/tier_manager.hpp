@@ -4,8 +4,10 @@
 /// No deadlock: moves up claim their slots at once, because they start only from a settled state;
 /// moves down wait for slots of the tier below, and for the slot of a token index, which only
 /// extents that are on their way out can hold up (index_store.hpp); reads for attention leave one
-/// extent's worth of host slots to the moves, and are consumed in the order in which they were
-/// asked for.
+/// extent's worth of host slots to the moves. What is read ahead holds its slots only until
+/// somebody cannot go on without them (`wish`), and a reader that waits holds nothing else for
+/// good: the ring gives copied extents back by itself, and of the readers that gather several
+/// extents before they go on, one at a time waits (`gathering`).
 ///
 /// Two layers of state keep results independent of timing. *Logical*: every extent has a home tier,
 /// changed only inside API calls and accounted against the tiers' capacities; step plans read
@@ -116,8 +118,14 @@ class tier_manager {
 
   // Pins. A device or host pin keeps the copy; a host pin on an extent without a host copy also
   // asks for one.
-  void pin(const lock_type& lock, extent& what, tier where, link_priority urgency);
+  void pin(const lock_type& lock, extent& what, tier where);
   void unpin(const lock_type& lock, extent& what, tier where);
+  /// Asks for a host copy that will be pinned later. It may come and go until then: pins and moves
+  /// that find no slots take those of the latest wish, which is read again when there is room.
+  void wish(const lock_type& lock, extent& what);
+  void unwish(const lock_type& lock, extent& what);
+  /// Held by a reader while it waits for an extent with others pinned.
+  std::unique_lock<std::mutex> gathering() { return std::unique_lock(gathering_); }
   /// Blocks until the pinned host copy is readable: ok, or lost.
   status wait_host(lock_type& lock, extent& what);
   /// Blocks until one of the pinned host copies is readable or lost.
@@ -167,11 +175,14 @@ class tier_manager {
   bool claim_for(extent& what, transfer_kind transfer);
   bool claim_device(extent& what);
   bool claim_index(extent& what);
-  bool claim_host(extent& what, std::uint32_t left_free);
+  bool claim_host(extent& what);
+  bool claim_read(extent& what);
   bool claim_disk(extent& what);
   void run(extent& what, transfer_kind transfer);
   void drop_disk(extent& what);
   bool reclaim_host(std::uint32_t blocks);
+  bool take_from_wishes(std::uint32_t blocks);
+  void let_go(extent& what);
   bool reclaim_disk();
   void wait_for_slots(extent& what);
   void serve_waiting();
@@ -193,6 +204,7 @@ class tier_manager {
   mover& links_;
   const std::unique_ptr<placement_policy> placement_;
 
+  std::mutex gathering_;  // before mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::array<std::uint32_t, tier_count> capacity_{};
@@ -204,7 +216,8 @@ class tier_manager {
   std::unordered_map<std::uint64_t, std::unique_ptr<extent>> directory_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, extent*> clean_host_, clean_disk_;  // by id: copies that may go any time
-  std::deque<extent*> waiting_demand_, waiting_;
+  std::vector<extent*> wished_;                               // each once, by its first wish
+  std::deque<extent*> waiting_demand_, waiting_ahead_, waiting_;
   bool serving_ = false;
   std::uint64_t progress_ = 0;
   std::uint64_t in_flight_ = 0;

@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::uint32_t max_spill_failures = 3;
 
+/// Home is the disk, and its host copy is read ahead for somebody who does not need it yet.
+bool only_wished(const extent& what) {
+  return what.home == tier::disk && what.host.pins == 0 && what.host.wishes > 0;
+}
+
 void free_slots(memory_copy& copy, slot_pool& pool) {
   for (const slot& held : copy.slots) {
     pool.release(held);
@@ -68,9 +73,10 @@ bool tier_manager::drop_copy(extent& what, tier where) {
 }
 
 bool tier_manager::start(extent& what, transfer_kind transfer) {
-  // A read does not overtake those that wait: each reader's earliest must come first, or readers
-  // that hold later ones could fill the slots that the earliest waits for.
-  const bool overtakes = transfer == transfer_kind::fetch && !serving_ && !waiting_demand_.empty();
+  // Reads come in the order in which they were asked for, those that somebody waits for first.
+  const bool overtakes =
+      transfer == transfer_kind::fetch && !serving_ &&
+      !(waiting_demand_.empty() && (!only_wished(what) || waiting_ahead_.empty()));
   if (overtakes || !claim_for(what, transfer)) {
     wait_for_slots(what);
     return false;
@@ -82,13 +88,13 @@ bool tier_manager::start(extent& what, transfer_kind transfer) {
 bool tier_manager::claim_for(extent& what, transfer_kind transfer) {
   switch (transfer) {
     case transfer_kind::demote:
-      return claim_index(what) && claim_host(what, 0);
+      return claim_index(what) && claim_host(what);
     case transfer_kind::promote:
       return claim_device(what);
     case transfer_kind::spill:
       return claim_disk(what);
     case transfer_kind::fetch:
-      return claim_host(what, what.home == tier::disk ? options_.blocks_per_extent : 0);
+      return what.home == tier::disk ? claim_read(what) : claim_host(what);
     case transfer_kind::none:
       break;
   }
@@ -109,12 +115,21 @@ bool tier_manager::claim_index(extent& what) {
   return what.index.has_value() || links_.claim_index(what, &what.index);
 }
 
-bool tier_manager::claim_host(extent& what, std::uint32_t left_free) {
-  if (!reclaim_host(what.blocks + left_free)) {
+bool tier_manager::claim_host(extent& what) {
+  if (!reclaim_host(what.blocks) && !take_from_wishes(what.blocks)) {
     return false;
   }
   what.host.slots.resize(what.blocks);
   return host_pool_.allocate(what.host.slots);
+}
+
+/// Leaves one extent's worth of slots to the moves.
+bool tier_manager::claim_read(extent& what) {
+  const std::uint32_t needed = what.blocks + options_.blocks_per_extent;
+  if (!reclaim_host(needed) && (only_wished(what) || !take_from_wishes(needed))) {
+    return false;
+  }
+  return claim_host(what);
 }
 
 bool tier_manager::claim_disk(extent& what) {
@@ -132,8 +147,8 @@ void tier_manager::run(extent& what, transfer_kind transfer) {
   what.transfer = transfer;
   ++in_flight_;
   auto done = [this, entry = &what](status outcome) { push({entry, outcome}); };
-  const link_priority urgency =
-      what.host.pins > 0 ? link_priority::demand : link_priority::write_back;
+  const bool wanted = view_of(what).wanted;
+  const link_priority urgency = wanted ? link_priority::demand : link_priority::write_back;
   switch (transfer) {
     case transfer_kind::demote:
       what.host.state = copy_state::filling;
@@ -153,8 +168,7 @@ void tier_manager::run(extent& what, transfer_kind transfer) {
     case transfer_kind::fetch:
       what.host.state = copy_state::filling;
       ++counters_.fetches;
-      links_.fetch(what, what.host.pins > 0 ? link_priority::demand : link_priority::prefetch,
-                   std::move(done));
+      links_.fetch(what, wanted ? link_priority::demand : link_priority::prefetch, std::move(done));
       break;
     case transfer_kind::none:
       break;
@@ -190,6 +204,30 @@ bool tier_manager::reclaim_host(std::uint32_t blocks) {
   return host_pool_.free_slots() >= blocks;
 }
 
+/// Frees the host copies that were wished for last, if that comes to `blocks` free slots. They are
+/// read again in their turn.
+bool tier_manager::take_from_wishes(std::uint32_t blocks) {
+  std::uint64_t free = host_pool_.free_slots();
+  std::vector<extent*> taken;
+  for (auto it = wished_.rbegin(); it != wished_.rend() && free < blocks; ++it) {
+    extent& entry = **it;
+    if (only_wished(entry) && entry.transfer == transfer_kind::none &&
+        entry.host.state == copy_state::valid && entry.disk.state == copy_state::valid) {
+      taken.push_back(&entry);
+      free += entry.blocks;
+    }
+  }
+  if (free < blocks) {
+    return false;
+  }
+  for (extent* entry : taken) {
+    free_slots(entry->host, host_pool_);
+    ++counters_.clean_drops;
+    wait_for_slots(*entry);
+  }
+  return true;
+}
+
 bool tier_manager::reclaim_disk() {
   for (auto it = clean_disk_.begin(); it != clean_disk_.end();) {
     extent& entry = *it->second;
@@ -212,7 +250,11 @@ bool tier_manager::reclaim_disk() {
 
 void tier_manager::wait_for_slots(extent& what) {
   what.waiting = true;
-  (what.host.pins > 0 ? waiting_demand_ : waiting_).push_back(&what);
+  if (what.host.pins > 0) {
+    waiting_demand_.push_back(&what);
+  } else {
+    (only_wished(what) ? waiting_ahead_ : waiting_).push_back(&what);
+  }
 }
 
 void tier_manager::serve_waiting() {
@@ -220,7 +262,7 @@ void tier_manager::serve_waiting() {
     return;
   }
   serving_ = true;
-  for (std::deque<extent*>* queue : {&waiting_demand_, &waiting_}) {
+  for (std::deque<extent*>* queue : {&waiting_demand_, &waiting_ahead_, &waiting_}) {
     // Those that cannot be served queue up again behind; one pass over what is there now.
     for (std::size_t left = queue->size(); left > 0 && !queue->empty(); --left) {
       extent* entry = queue->front();
@@ -236,7 +278,7 @@ void tier_manager::serve_waiting() {
 
 bool tier_manager::destroy_if_unused(extent& what) {
   if (what.references > 0 || what.transfer != transfer_kind::none || what.device.pins > 0 ||
-      what.host.pins > 0 || what.plan_pins > 0) {
+      what.host.pins > 0 || what.host.wishes > 0 || what.plan_pins > 0) {
     return false;
   }
   free_slots(what.device, device_pool_);
@@ -246,6 +288,7 @@ bool tier_manager::destroy_if_unused(extent& what) {
     links_.release_index(what);
   }
   std::erase(waiting_demand_, &what);
+  std::erase(waiting_ahead_, &what);
   std::erase(waiting_, &what);
   clean_host_.erase(what.id);
   clean_disk_.erase(what.id);

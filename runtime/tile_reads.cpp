@@ -4,43 +4,37 @@
 
 namespace kvtier {
 
-void tile_reads::pin(const tier_manager::lock_type& lock, extent* what) {
-  tiers_.pin(lock, *what, tier::host, link_priority::demand);
-  pinned_.push_back(what);
+void tile_reads::pin_needed(const tier_manager::lock_type& lock) {
+  while (!needed_.empty() && pinned_.size() < depth_) {
+    pinned_.push_back(needed_.front());
+    needed_.pop_front();
+    tiers_.pin(lock, *pinned_.back(), tier::host);
+  }
 }
 
 void tile_reads::prefetch(std::span<extent* const> likely) {
   const auto lock = tiers_.lock();
   for (extent* what : likely) {
-    if (pinned_.size() >= depth_) {
-      return;
-    }
-    if (std::find(pinned_.begin(), pinned_.end(), what) == pinned_.end()) {
-      pin(lock, what);
+    if (likely_.size() < depth_ &&
+        std::find(likely_.begin(), likely_.end(), what) == likely_.end()) {
+      likely_.push_back(what);
+      tiers_.wish(lock, *what);
     }
   }
 }
 
 void tile_reads::request(std::span<extent* const> needed) {
   const auto lock = tiers_.lock();
-  std::vector<extent*> kept;
-  for (extent* what : pinned_) {
-    if (std::find(needed.begin(), needed.end(), what) != needed.end()) {
-      kept.push_back(what);
-    } else {
-      tiers_.unpin(lock, *what, tier::host);
-    }
+  // What is there or on its way comes first.
+  needed_.assign(needed.begin(), needed.end());
+  std::stable_partition(needed_.begin(), needed_.end(), [this](const extent* what) {
+    return std::find(likely_.begin(), likely_.end(), what) != likely_.end();
+  });
+  pin_needed(lock);
+  for (extent* what : likely_) {
+    tiers_.unwish(lock, *what);
   }
-  pinned_ = std::move(kept);
-  for (extent* what : needed) {
-    if (std::find(pinned_.begin(), pinned_.end(), what) == pinned_.end()) {
-      needed_.push_back(what);
-    }
-  }
-  while (!needed_.empty() && pinned_.size() < depth_) {
-    pin(lock, needed_.front());
-    needed_.pop_front();
-  }
+  likely_.clear();
 }
 
 void tile_reads::release_handed_out(const tier_manager::lock_type& lock) {
@@ -54,10 +48,7 @@ status tile_reads::next(std::vector<extent*>* ready) {
   ready->clear();
   auto lock = tiers_.lock();
   release_handed_out(lock);
-  while (!needed_.empty() && pinned_.size() < depth_) {
-    pin(lock, needed_.front());
-    needed_.pop_front();
-  }
+  pin_needed(lock);
   if (pinned_.empty()) {
     return status::ok;
   }
@@ -83,7 +74,11 @@ void tile_reads::drop() {
   for (extent* what : pinned_) {
     tiers_.unpin(lock, *what, tier::host);
   }
+  for (extent* what : likely_) {
+    tiers_.unwish(lock, *what);
+  }
   pinned_.clear();
+  likely_.clear();
   needed_.clear();
 }
 

@@ -10,9 +10,9 @@
 
 namespace kvtier {
 
-/// Keeps at most `depth` host copies of disk extents pinned. Nothing that is readable is held back
-/// while waiting for another, so readers that share the slots cannot wait for each other forever.
-/// Used from one thread.
+/// Keeps at most `depth` host copies of disk extents pinned or wished for. Nothing that is readable
+/// is held back while waiting for another, so readers that share the slots cannot wait for each
+/// other forever. Used from one thread.
 class tile_reads {
  public:
   tile_reads(tier_manager& tiers, std::uint32_t depth) : tiers_(tiers), depth_(depth) {}
@@ -32,12 +32,13 @@ class tile_reads {
   void drop();
 
  private:
-  void pin(const tier_manager::lock_type& lock, extent* what);
+  void pin_needed(const tier_manager::lock_type& lock);
   void release_handed_out(const tier_manager::lock_type& lock);
 
   tier_manager& tiers_;
   const std::uint32_t depth_;
-  std::deque<extent*> needed_;  // not pinned yet
+  std::deque<extent*> needed_;   // not pinned yet
+  std::vector<extent*> likely_;  // wished for
   std::vector<extent*> pinned_;
   std::vector<extent*> handed_out_;
 };

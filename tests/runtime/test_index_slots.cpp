@@ -13,17 +13,15 @@
 #include "runtime/geometry.hpp"
 #include "runtime/index_layout.hpp"
 #include "runtime/tier_manager.hpp"
-#include "tests/support/sim_mover.hpp"
+#include "tests/support/tier_rig.hpp"
 
 namespace kvtier {
 namespace {
 
+using test::tier_slots;
+
 constexpr std::uint32_t lane_count = 3;
 constexpr std::uint32_t dense_lane = 1;  // the one that sim_mover keeps no indexes of
-
-struct tier_slots {
-  std::uint32_t device = 0, host = 0, disk = 0, transit = 0;
-};
 
 /// Full layers of one KV head.
 geometry geometry_of(std::uint32_t blocks_per_extent) {
@@ -38,37 +36,17 @@ std::uint32_t live_extents(const geometry& sizes, std::uint32_t blocks) {
   return index_layout(sizes, nullptr, std::vector<bool>(lane_count)).live_extents(blocks);
 }
 
-/// A tier manager whose mover has `index_slots` slots for token indexes in each lane.
-struct rig {
+/// With `index_slots` slots for token indexes in each lane.
+struct rig : test::tier_rig {
   rig(const tier_slots& slots, std::uint32_t blocks, std::uint32_t index_slots, std::uint64_t seed)
-      : links(slots.device, slots.host, slots.disk, seed),
-        tiers({.device_slots = slots.device,
-               .host_slots = slots.host,
-               .disk_slots = slots.disk,
-               .transit_slots = slots.transit,
-               .blocks_per_extent = blocks,
-               .own_thread = false},
-              links, make_lru_placement()) {
+      : tier_rig(slots, blocks, seed) {
     links.index_slots = index_slots;
   }
-  ~rig() { drain(); }
-
-  void drain() {
-    while (links.complete_one() || tiers.pump() > 0) {
-    }
-  }
-
-  test::sim_mover links;
-  tier_manager tiers;
 };
 
 extent* add(rig& parts, std::uint32_t lane) {
-  const auto lock = parts.tiers.lock();
-  EXPECT_EQ(parts.tiers.prepare(lock, 1), status::ok);
-  extent* entry = parts.tiers.create(lock, 1, lane, 0);
-  parts.tiers.grow(lock, *entry, 1);
-  parts.links.device[entry->device.slots[0].number] = 100 + lane;
-  parts.tiers.seal(lock, *entry);
+  extent* const entry = parts.add(100 + lane, 1, lane);
+  EXPECT_NE(entry, nullptr);
   return entry;
 }
 
@@ -104,7 +82,7 @@ TEST(index_slots, a_demotion_waits_for_device_work_that_pins_a_released_extent) 
   extent* next = add(parts, 0);
   auto lock = parts.tiers.lock();
   ASSERT_EQ(parts.tiers.demote(lock, *going), status::ok);
-  parts.tiers.pin(lock, *going, tier::device, link_priority::demand);
+  parts.tiers.pin(lock, *going, tier::device);
   parts.tiers.release(lock, *going);
   ASSERT_EQ(parts.tiers.demote(lock, *next), status::ok);
   lock.unlock();
@@ -320,7 +298,7 @@ class random_contexts {
         }
         // Rather what has an index: when it is released, it holds a slot until the work is done.
         if (entry->home == tier::device && random_() % (entry->index ? 2 : 20) == 0) {
-          parts_.tiers.pin(lock, *entry, tier::device, link_priority::demand);
+          parts_.tiers.pin(lock, *entry, tier::device);
           device_pins_.push_back(entry);
         }
       }
@@ -374,7 +352,7 @@ class random_contexts {
     const auto& lane = one->lanes[random_() % lane_count];
     extent* const wanted = lane[random_() % lane.size()];
     if (wanted->home != tier::device) {
-      parts_.tiers.pin(lock, *wanted, tier::host, link_priority::demand);
+      parts_.tiers.pin(lock, *wanted, tier::host);
       one->host_pins.push_back(wanted);
     }
   }

@@ -206,6 +206,30 @@ TEST_P(schedules, two_threads) {
   expect_right_counts(target, selector);
 }
 
+// More threads than there are transit slots for the extents that each attends at once.
+TEST(schedules_of_many_threads, share_few_transit_slots) {
+  auto owned = std::make_unique<runtime::state>(
+      test::small_config({.device_extents = 40, .host_extents = 56, .disk_extents = 120}, 64, 9));
+  runtime::state& parts = *owned;
+  runtime target(std::move(owned));
+  std::vector<std::thread> threads;
+  for (std::uint64_t user = 0; user < 6; ++user) {
+    threads.emplace_back([&target, user] {
+      random_user mine(target, 90 + user, 1);
+      for (int i = 0; i < 70; ++i) {
+        mine.act();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  test::expect_nothing_left(parts);
+  expect_right_counts(target, "full");
+  const auto lock = parts.tiers->lock();
+  EXPECT_GT(parts.tiers->counters(lock).fetches, 100u);
+}
+
 // Two contexts of the largest length fill the tiers, and there are token indexes for hardly more:
 // claims of slots meet those of contexts that have just gone.
 TEST(schedules_in_tight_tiers, get_on_with_indexes_for_live_extents_only) {

@@ -66,6 +66,20 @@ status truncate(runtime& target, test::toy_sequence& cut, std::uint64_t tokens) 
   return outcome;
 }
 
+/// Such a runtime with one context, all of whose blocks lie at home.
+struct filled_runtime : open_runtime {
+  filled_runtime(config options, std::uint64_t max_tokens, std::uint64_t tokens)
+      : open_runtime(std::move(options)), engine(target, 34, 2e-5) {
+    engine.check_every(16);
+    EXPECT_EQ(target.create_sequence({.max_tokens = max_tokens}, &context.handle), status::ok);
+    append(engine, context, tokens);
+    engine.settle();
+  }
+
+  test::toy_engine engine;
+  test::toy_sequence context;
+};
+
 class one_sequence : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(one_sequence, is_cut_and_goes_on_again_and_again) {
@@ -154,32 +168,21 @@ TEST(truncate, refusals_are_logged_with_the_remedy_and_touch_nothing) {
 }
 
 TEST(truncate, waits_for_device_room_unless_it_copies_nothing) {
-  config options = full_layers({.device_extents = 8}, 64);
-  open_runtime opened(options);
-  test::toy_engine engine(opened.target, 34, 2e-5);
-  engine.check_every(16);
-  test::toy_sequence context;
-  ASSERT_EQ(opened.target.create_sequence({.max_tokens = 256}, &context.handle), status::ok);
-  append(engine, context, 256);
-  engine.settle();
-  const sequence* const all[] = {&context.handle};
-  EXPECT_EQ(opened.target.truncate(context.handle, 100), status::retry);
-  EXPECT_EQ(context.handle.length(), 256u);
+  filled_runtime opened(full_layers({.device_extents = 8}, 64), 256, 256);
+  const sequence* const all[] = {&opened.context.handle};
+  EXPECT_EQ(opened.target.truncate(opened.context.handle, 100), status::retry);
+  EXPECT_EQ(opened.context.handle.length(), 256u);
   test::expect_exact_accounts(opened.parts, all);
-  EXPECT_EQ(opened.target.truncate(context.handle, 192), status::ok);
-  EXPECT_EQ(truncate(opened.target, context, 100), status::ok);
+  EXPECT_EQ(opened.target.truncate(opened.context.handle, 192), status::ok);
+  EXPECT_EQ(truncate(opened.target, opened.context, 100), status::ok);
   test::expect_exact_accounts(opened.parts, all);
-  append(engine, context, 156);
+  append(opened.engine, opened.context, 156);
 }
 
 TEST(truncate, waits_for_room_to_grow_again_that_forks_hold) {
-  open_runtime opened(full_layers({.device_extents = 8}, 64));
-  test::toy_engine engine(opened.target, 35, 2e-5);
-  engine.check_every(16);
-  test::toy_sequence parent, child;
-  ASSERT_EQ(opened.target.create_sequence({.max_tokens = 256}, &parent.handle), status::ok);
-  append(engine, parent, 256);
-  engine.settle();
+  filled_runtime opened(full_layers({.device_extents = 8}, 64), 256, 256);
+  test::toy_sequence& parent = opened.context;
+  test::toy_sequence child;
   ASSERT_EQ(opened.target.fork(parent.handle, 256, {.max_tokens = 256}, &child.handle), status::ok);
   child.tokens = parent.tokens;
   const sequence* const both[] = {&parent.handle, &child.handle};
@@ -190,27 +193,21 @@ TEST(truncate, waits_for_room_to_grow_again_that_forks_hold) {
   EXPECT_EQ(truncate(opened.target, child, 128), status::ok);
   const sequence* const one[] = {&child.handle};
   test::expect_exact_accounts(opened.parts, one);
-  append(engine, child, 128);
+  append(opened.engine, child, 128);
 }
 
 TEST(truncate, fails_with_the_device_and_changes_nothing) {
   test::log_lines log;
   config options = full_layers({.device_extents = 16}, 64);
   options.log = log.sink();
-  open_runtime opened(options);
-  test::toy_engine engine(opened.target, 36, 2e-5);
-  engine.check_every(16);
-  test::toy_sequence context;
-  ASSERT_EQ(opened.target.create_sequence({.max_tokens = 300}, &context.handle), status::ok);
-  append(engine, context, 200);
-  engine.settle();
+  filled_runtime opened(options, 300, 200);
   const auto stream = opened.target.device().make_stream("failing");
   opened.target.device().notify(*stream, [] { throw std::runtime_error("no more power"); });
   EXPECT_THROW(stream->synchronize(), gpu::device_error);
-  EXPECT_EQ(opened.target.truncate(context.handle, 100), status::io_error);
+  EXPECT_EQ(opened.target.truncate(opened.context.handle, 100), status::io_error);
   EXPECT_TRUE(log.contains("truncate to token 100 failed: ")) << log.all();
-  EXPECT_EQ(context.handle.length(), 200u);
-  const sequence* const all[] = {&context.handle};
+  EXPECT_EQ(opened.context.handle.length(), 200u);
+  const sequence* const all[] = {&opened.context.handle};
   test::expect_exact_accounts(opened.parts, all);
 }
 

@@ -1,13 +1,13 @@
-#include "runtime/head_bits.hpp"
+#include "runtime/measure_head_bits.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <random>
-#include <stdexcept>
-#include <string>
 #include <vector>
+
+#include "tests/support/complaint.hpp"
 
 namespace kvtier {
 namespace {
@@ -103,12 +103,7 @@ TEST(measure_head_bits, gives_two_where_nothing_is_known) {
 TEST(measure_head_bits, refuses_what_it_cannot_read) {
   const made_layer layer({.1f, .1f});
   const auto refused = [&](const kv_shape& shape, const layer_sample& sample) {
-    try {
-      measure_head_bits(shape, sample);
-    } catch (const std::invalid_argument& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing was thrown");
+    return test::complaint_of([&] { measure_head_bits(shape, sample); });
   };
   layer_sample sample = layer.sample();
   sample.k = nullptr;

@@ -1,4 +1,4 @@
-#include "runtime/head_bits.hpp"
+#include "runtime/measure_head_bits.hpp"
 
 #include <cstddef>
 #include <stdexcept>
