@@ -40,7 +40,8 @@ status runtime::fork(const sequence& parent, std::uint64_t tokens, const sequenc
       return status::rejected;
     }
     leading_part part = leading_part_of(sizes, *parent.get(), tokens, open_tail::copied);
-    if (const status room = tiers.prepare(lock, blocks_to_copy(sizes, part)); room != status::ok) {
+    if (const status room = prepare_copies(*state_, lock, action, *parent.get(), part);
+        room != status::ok) {
       return room;
     }
     const std::uint64_t promised = blocks_to_come(sizes, part.lanes, options.max_tokens);

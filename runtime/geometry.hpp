@@ -1,6 +1,7 @@
 /// Sizes that follow from the KV shape and the block size.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,9 +33,15 @@ struct geometry {
   gpu::attention_shape block_shape() const noexcept;
   gpu::head_slice slice_of(std::uint32_t lane) const noexcept;
 
-  /// Blocks that cover `tokens` tokens from the start of an extent.
+  /// Blocks that cover `tokens` tokens from the start of an extent; the largest number for more
+  /// than that, which no tier holds.
   std::uint32_t blocks_for(std::uint64_t tokens) const noexcept {
-    return static_cast<std::uint32_t>((tokens + block_tokens - 1) / block_tokens);
+    const std::uint64_t blocks = tokens / block_tokens + (tokens % block_tokens > 0 ? 1 : 0);
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, UINT32_MAX));
+  }
+  /// As many of `slots` as whole extents take up: what is sealed lies below the device as a whole.
+  std::uint32_t whole_extents(std::uint64_t slots) const noexcept {
+    return static_cast<std::uint32_t>(slots - slots % blocks_per_extent);
   }
 };
 

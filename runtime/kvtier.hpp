@@ -69,7 +69,9 @@ struct error_counters {
 
 struct sequence_options {
   /// The sequence's final length, prompt and new tokens together: room for it is reserved across
-  /// the tiers, so that a step of an admitted sequence can always be placed in the end.
+  /// the tiers, so that steps of one token can always be placed in the end. What is reserved is
+  /// room in all; the last, open extent of every sequence lies on the device, so for n sequences
+  /// that are to go on, max_step_tokens(n, max_tokens) must not be 0.
   std::uint64_t max_tokens = 0;
 };
 
@@ -190,8 +192,9 @@ class runtime final : public metrics_source {
   /// A sequence that starts with `parent`'s first `tokens` tokens, at most its length, and grows on
   /// its own (copy on write). Whole runs of fork_alignment() tokens are shared; what is left is
   /// copied into a tail of its own, which blocks until the copy is done and, where the parent's
-  /// lies on disk, read. rejected: longer than the parent, in a step, more than `options` allow, or
-  /// sliding layers have let go of what token `tokens` sees; retry: no room now; lost, io_error: as
+  /// lies on disk, read. rejected: longer than the parent, in a step, more than `options` allow,
+  /// sliding layers have let go of what token `tokens` sees, or no room for the copy in tiers that
+  /// the parent alone fills; retry: no room now; lost, io_error: as
   /// for truncate. The reason of all but retry goes to the log, and there is no new sequence then.
   status fork(const sequence& parent, std::uint64_t tokens, const sequence_options& options,
               sequence* out);
@@ -206,23 +209,27 @@ class runtime final : public metrics_source {
   /// stays.
   ///
   /// On anything but ok the sequence is as it was. rejected: in a step, longer than the sequence,
-  /// or sliding layers have let go of what token `tokens` sees. retry: no device room for the copy,
-  /// or no room to grow again since forks go on holding what is dropped; see wait_for_room. (A
-  /// multiple of fork_alignment() needs no copy, so cutting there first makes room.) lost: tokens
+  /// sliding layers have let go of what token `tokens` sees, or no room for the copy in tiers that
+  /// this sequence alone fills. retry: no device room for the copy, or no room to grow again since
+  /// forks go on holding what is dropped; see wait_for_room. (A multiple of fork_alignment() needs
+  /// no copy, so cutting there first makes room.) lost: tokens
   /// before the cut cannot be read back; a cut where they begin does without them. io_error: the
   /// device failed. The reason of all but retry goes to the log.
   status truncate(sequence& target, std::uint64_t tokens);
 
   /// Reserves everything that all layers of the step can need, or returns retry (nothing is
   /// touched, but room is being made: call again, see wait_for_room), rejected (can never be
-  /// placed, more than max_tokens, or a sequence that is in a step already) or lost (tokens of a
-  /// sequence cannot be read back). The reason of the last two goes to the log.
+  /// placed, no room in tiers that the step's own sequences fill, more than max_tokens, or a
+  /// sequence that is in a step already) or lost (tokens of a sequence cannot be read back). The
+  /// reason of the last two goes to the log.
   status begin_step(std::span<const step_request> requests, step* out);
   /// Blocks until some transfer has completed since the last call, at most `timeout`.
   void wait_for_room(std::chrono::milliseconds timeout);
 
   /// The most new tokens that a step of `sequences` sequences, each of at most `context` tokens,
-  /// can have per sequence so that it can always be placed when they are alone; 0 = not even one.
+  /// can have per sequence so that it can be placed when they are alone; 0 = not even one. In tiers
+  /// that hold hardly more than these sequences, sliding layers may find no passing room for so
+  /// many tokens near the end: begin_step rejects the step then, and a smaller one can be placed.
   std::uint32_t max_step_tokens(std::uint32_t sequences, std::uint64_t context) const;
 
   /// The most new tokens per sequence of a step of `sequences` sequences that uses the selector; 0

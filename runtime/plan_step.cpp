@@ -106,6 +106,18 @@ status reserve(runtime::state& owner, const tier_manager::lock_type& lock,
                              " in all. Use fewer new tokens (see max_step_tokens) or more "
                              "device_memory");
   }
+  if (room == status::retry) {
+    std::vector<const sequence::state*> all;
+    for (const step_request& request : requests) {
+      all.push_back(request.target->get());
+    }
+    if (fills_tiers(*owner.tiers, lock, all, blocks)) {
+      return refuse(owner, "the step needs " + std::to_string(blocks) +
+                               " new device blocks; its own sequences fill the tiers. Use fewer "
+                               "new tokens, for which sliding layers need passing room, or give "
+                               "the tiers more memory");
+    }
+  }
   const bool arrived = std::all_of(requests.begin(), requests.end(), [&](const auto& request) {
     return device_copies_ready(owner.sizes, *request.target->get());
   });

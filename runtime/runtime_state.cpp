@@ -158,7 +158,7 @@ runtime::state::state(config options_in, std::unique_ptr<disk_store> disk_in)
       tier_manager_options{
           .device_slots = budget.device_slots,
           .host_slots = budget.host_slots,
-          .disk_slots = disk == nullptr ? 0 : disk->slot_count(),
+          .disk_slots = disk == nullptr ? 0 : sizes.whole_extents(disk->slot_count()),
           .transit_slots = budget.transit_slots,
           .blocks_per_extent = sizes.blocks_per_extent,
           .warn = [this](const std::string& text) { log(log_level::warning, text); }},

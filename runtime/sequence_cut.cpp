@@ -165,8 +165,21 @@ leading_part leading_part_of(const geometry& sizes, const sequence::state& from,
   return part;
 }
 
-std::uint64_t blocks_to_copy(const geometry& sizes, const leading_part& part) {
-  return part.cut.size() * sizes.blocks_for(part.tokens % sizes.extent_tokens);
+status prepare_copies(runtime::state& owner, const tier_manager::lock_type& lock,
+                      const std::string& action, const sequence::state& from,
+                      const leading_part& part) {
+  const std::uint64_t unit = owner.sizes.extent_tokens;
+  const std::uint64_t blocks = part.cut.size() * owner.sizes.blocks_for(part.tokens % unit);
+  const status room = owner.tiers->prepare(lock, blocks);
+  const sequence::state* const alone = &from;
+  if (room != status::retry || !fills_tiers(*owner.tiers, lock, {&alone, 1}, blocks)) {
+    return room;
+  }
+  owner.log(log_level::error,
+            action + ": a tail needs " + std::to_string(blocks) +
+                " device blocks, and the sequence alone fills the tiers; a cut at a multiple of " +
+                std::to_string(unit) + " tokens needs none and makes room");
+  return status::rejected;
 }
 
 std::vector<tail_copy> adopt(tier_manager& tiers, const tier_manager::lock_type& lock,

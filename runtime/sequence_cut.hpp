@@ -34,8 +34,11 @@ enum class open_tail : std::uint8_t { kept, copied };
 leading_part leading_part_of(const geometry& sizes, const sequence::state& from,
                              std::uint64_t tokens, open_tail tail);
 
-/// Device blocks that the copies need.
-std::uint64_t blocks_to_copy(const geometry& sizes, const leading_part& part);
+/// Makes room for the copies: ok, retry, or rejected where `from` alone fills the tiers; the reason
+/// of the latter goes to the log, after `action`.
+status prepare_copies(runtime::state& owner, const tier_manager::lock_type& lock,
+                      const std::string& action, const sequence::state& from,
+                      const leading_part& part);
 
 /// The first blocks of `from`, and the unsealed extent that they are copied to.
 struct tail_copy {
@@ -43,9 +46,9 @@ struct tail_copy {
   extent* to = nullptr;
 };
 
-/// Makes `into`, an empty sequence, refer to the part and opens the fresh tails. Device room for
-/// blocks_to_copy must have been prepared under the same lock, and `into.promised_blocks` committed
-/// for what `part.lanes` leave to come.
+/// Makes `into`, an empty sequence, refer to the part and opens the fresh tails. prepare_copies
+/// must have succeeded under the same lock, and `into.promised_blocks` committed for what
+/// `part.lanes` leave to come.
 std::vector<tail_copy> adopt(tier_manager& tiers, const tier_manager::lock_type& lock,
                              const geometry& sizes, leading_part part, sequence::state& into);
 

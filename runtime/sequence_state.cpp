@@ -1,6 +1,7 @@
 #include "runtime/sequence_state.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace kvtier {
 namespace {
@@ -133,6 +134,26 @@ void settle_tail(tier_manager& tiers, const tier_manager::lock_type& lock, const
     }
   }
   promise(tiers, lock, sizes, target);
+}
+
+bool fills_tiers(const tier_manager& tiers, const tier_manager::lock_type& lock,
+                 std::span<const sequence::state* const> all, std::uint64_t blocks) {
+  if (tiers.assigned(lock, tier::device) + blocks <= tiers.capacity(tier::device)) {
+    return false;
+  }
+  std::unordered_set<const extent*> held;  // forks share
+  std::uint64_t mine = 0, assigned = 0;
+  for (const sequence::state* one : all) {
+    for (const lane_extents& lane : one->lanes) {
+      for (const extent* entry : lane.extents) {
+        mine += held.insert(entry).second ? entry->blocks : 0;
+      }
+    }
+  }
+  for (const tier where : {tier::device, tier::host, tier::disk}) {
+    assigned += tiers.assigned(lock, where);
+  }
+  return mine == assigned;
 }
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/geometry.hpp"
@@ -71,5 +72,9 @@ void trim_tail(tier_manager& tiers, const tier_manager::lock_type& lock, const g
 /// Seals full extents and forgets those that left a sliding window, after `length` has grown.
 void settle_tail(tier_manager& tiers, const tier_manager::lock_type& lock, const geometry& sizes,
                  sequence::state& target);
+
+/// Whether `blocks` more cannot have room on the device, and no other sequence could make any.
+bool fills_tiers(const tier_manager& tiers, const tier_manager::lock_type& lock,
+                 std::span<const sequence::state* const> all, std::uint64_t blocks);
 
 }  // namespace kvtier

@@ -68,7 +68,7 @@ class host_division {
     const std::uint64_t slots = most_host_slots(rows);
     budget.staging_areas = staging_areas;
     budget.staging_rows = static_cast<std::uint32_t>(rows);
-    budget.host_slots = static_cast<std::uint32_t>(slots);
+    budget.host_slots = sizes_.whole_extents(slots);
     budget.transit_slots = static_cast<std::uint32_t>(transit(slots));
     budget.metadata_bytes = metadata(slots);
     budget.index_bytes = index_bytes(slots);

@@ -31,8 +31,7 @@ std::uint64_t blocks_to_free(const sequence::state& from, const leading_part& pa
 status reserve(runtime::state& owner, const tier_manager::lock_type& lock,
                const std::string& action, const sequence::state& target, const leading_part& part,
                std::uint64_t promise) {
-  if (const status room = owner.tiers->prepare(lock, blocks_to_copy(owner.sizes, part));
-      room != status::ok) {
+  if (const status room = prepare_copies(owner, lock, action, target, part); room != status::ok) {
     return room;
   }
   const std::uint64_t had = target.promised_blocks + blocks_to_free(target, part);

@@ -227,7 +227,7 @@ TEST(schedules_of_many_threads, share_few_transit_slots) {
   test::expect_nothing_left(parts);
   expect_right_counts(target, "full");
   const auto lock = parts.tiers->lock();
-  EXPECT_GT(parts.tiers->counters(lock).fetches, 100u);
+  EXPECT_GT(parts.tiers->counters(lock).fetches, 0u);
 }
 
 // Two contexts of the largest length fill the tiers, and there are token indexes for hardly more:

@@ -167,10 +167,10 @@ TEST(truncate, refusals_are_logged_with_the_remedy_and_touch_nothing) {
   ASSERT_EQ(engine.run({{.target = &context, .tokens = 10}}), status::ok);
 }
 
-TEST(truncate, waits_for_device_room_unless_it_copies_nothing) {
+TEST(truncate, of_one_that_fills_the_tiers_makes_room_by_whole_extents_first) {
   filled_runtime opened(full_layers({.device_extents = 8}, 64), 256, 256);
   const sequence* const all[] = {&opened.context.handle};
-  EXPECT_EQ(opened.target.truncate(opened.context.handle, 100), status::retry);
+  EXPECT_EQ(opened.target.truncate(opened.context.handle, 100), status::rejected);
   EXPECT_EQ(opened.context.handle.length(), 256u);
   test::expect_exact_accounts(opened.parts, all);
   EXPECT_EQ(opened.target.truncate(opened.context.handle, 192), status::ok);
