@@ -14,15 +14,19 @@ void sort_by_prompt(ordered_work& work) {
             [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
+/// Prompts before longer prefixes: the last of those takes the place of this one, so that of a long
+/// chain of prefixes two are held at a time.
 ordered_work children_of(const prefix_plan& plan, std::size_t node) {
-  ordered_work children;
-  for (const auto child : plan.nodes[node].children) {
-    children.push_back({plan.nodes[child].first_prompt, {true, child}});
-  }
+  ordered_work children, longer;
   for (const auto prompt : plan.nodes[node].prompts) {
     children.push_back({prompt, {false, prompt}});
   }
+  for (const auto child : plan.nodes[node].children) {
+    longer.push_back({plan.nodes[child].first_prompt, {true, child}});
+  }
   sort_by_prompt(children);
+  sort_by_prompt(longer);
+  children.insert(children.end(), longer.begin(), longer.end());
   return children;
 }
 
@@ -107,7 +111,7 @@ void pending_work::abandon_prefixes_of(work_item item) {
   }
 }
 
-/// What comes next after a prefix goes to the front, in the order of the prompts.
+/// What comes next after a prefix goes to the front.
 void pending_work::push_children(std::size_t node) {
   const ordered_work children = children_of(plan_, node);
   for (auto child = children.rbegin(); child != children.rend(); ++child) {
