@@ -14,7 +14,8 @@ find_package(Threads REQUIRED)
 function(kvtier_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
-                        CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+                        CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                        UNITY_BUILD_CODE_BEFORE_INCLUDE "// NOLINTNEXTLINE(bugprone-suspicious-include)")
   # No contraction into FMA: the scalar and the vector kernels must round alike where ids depend on it.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wshadow;-ffp-contract=off>
@@ -22,6 +23,11 @@ function(kvtier_compile_options target)
   # GCC 12 sees overlapping copies in `"literal" + std::string` that are not there.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  endif()
+  # Where one unit is many files, names of one file hide, or are hidden by, another's, and anonymous namespaces seem
+  # to be a header's. `release` compiles each file alone, with these warnings.
+  if(CMAKE_UNITY_BUILD)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow;-Wno-subobject-linkage>)
   endif()
   foreach(sanitizer IN LISTS KVTIER_SANITIZE)
     target_compile_options(${target} PRIVATE
@@ -100,7 +106,8 @@ function(kvtier_test name)
              OUTPUT_VARIABLE folder)
   if(TEST_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS "${folder};${TEST_LABELS}" TIMEOUT 600)
+    # The longest start first, so that none runs alone at the end.
+    set_tests_properties(${name} PROPERTIES LABELS "${folder};${TEST_LABELS}" TIMEOUT 600 COST 100)
     return()
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60

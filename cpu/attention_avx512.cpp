@@ -7,8 +7,8 @@ namespace kvtier::cpu {
 
 namespace {
 
-void attend(const query_block& query, const row_range& range, const visibility& visible,
-            const scaled_sums& sums) {
+void attend_avx512(const query_block& query, const row_range& range, const visibility& visible,
+                   const scaled_sums& sums) {
   if (query.tokens == 1) {
     const row_span seen = rows_seen(visible, range.count, 0);
     attend_rows_avx512(query, range, seen.begin, seen.end, sums);
@@ -25,6 +25,6 @@ bf16_form preferred_bf16_form() {
   return form;
 }
 
-const attention_kernels avx512_bf16_kernels = {attend, attend_gathered_avx512};
+const attention_kernels avx512_bf16_kernels = {attend_avx512, attend_gathered_avx512};
 
 }  // namespace kvtier::cpu

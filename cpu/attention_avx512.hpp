@@ -17,7 +17,6 @@ namespace kvtier::cpu {
 namespace {
 
 constexpr float lowest = -std::numeric_limits<float>::max();
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 /// e^x for x <= 0 (0 for -inf, NaN for NaN), relative error below (4 + |x|) 2^-24. 2^fraction by a
 /// polynomial that meets it at the Chebyshev points of [-1/2, 1/2], the exponent by vscalefps,

@@ -15,7 +15,6 @@ namespace {
 constexpr std::uint32_t max_head_dim = 256;
 constexpr std::uint32_t tile_rows = 16;
 constexpr std::uint32_t lanes = 16;  // independent partial sums of a dot product
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 /// Up to 16 rows, [row][K head_dim | V head_dim] in fp32.
 struct widened_tile {

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "cpu/attention.hpp"
 
 namespace kvtier::cpu {
 namespace {
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 /// Rows [begin, end) of a range.
 struct row_span {

@@ -3,12 +3,11 @@
 #include <cmath>
 
 #include "cpu/attention.hpp"
+#include "cpu/attention_shape.hpp"
 
 namespace kvtier::cpu {
 
 namespace {
-
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 // exp(scale - top), where an empty sum counts nothing (exp(-inf - -inf) would be NaN).
 float weight_of(float scale, float top) {

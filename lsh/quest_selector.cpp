@@ -24,7 +24,7 @@ namespace kvtier::lsh {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t lanes = 16;
+constexpr std::size_t bound_lanes = 16;
 constexpr std::uint16_t sign = 0x8000;
 constexpr std::uint16_t largest_bf16 = 0x7f7f;
 
@@ -221,9 +221,9 @@ void page_bounds::read(const std::byte* index, std::uint32_t number, float* page
 }
 
 bound_pair page_bounds::bound(const float* query, const float* page) const noexcept {
-  std::array<float, lanes> least{}, most{};
-  for (std::uint32_t d = 0; d < head_dim_; d += lanes) {
-    for (std::uint32_t j = 0; j < lanes; ++j) {
+  std::array<float, bound_lanes> least{}, most{};
+  for (std::uint32_t d = 0; d < head_dim_; d += bound_lanes) {
+    for (std::uint32_t j = 0; j < bound_lanes; ++j) {
       const float a = query[d + j] * page[d + j];
       const float b = query[d + j] * page[head_dim_ + d + j];
       least[j] += std::min(a, b);

@@ -33,7 +33,7 @@ constexpr double plain_reach = 64.0;
 constexpr double bit_deviations = 3.0;
 
 /// Several sums, for a compiler must not make them of one.
-double dot(const float* a, const float* b, std::size_t count) {
+double wide_dot(const float* a, const float* b, std::size_t count) {
   constexpr std::size_t lanes = 8;
   std::array<double, lanes> sums{};
   for (std::size_t i = 0; i < count; i += lanes) {
@@ -74,7 +74,7 @@ void simhash_selection::hash_query(cpu::task_arena* helpers) {
   for (std::size_t head = 0; head < query_.heads; ++head) {
     const float* const values = query_.values + head * shape.head_dim;
     float* const of_head = products.data() + head * stride;
-    norms_[head] = std::sqrt(dot(values, values, shape.head_dim));
+    norms_[head] = std::sqrt(wide_dot(values, values, shape.head_dim));
     setting_.kernels->project(shape, planes_.data(), values, of_head);
     for (std::size_t table = 0; table < shape.tables; ++table) {
       unsigned code = 0;
@@ -156,7 +156,7 @@ void simhash_selection::match(std::size_t run, run_collisions& found) const {
     std::copy_n(view.norms(), tile_tokens, tile.norms.begin());
     for (std::size_t head = 0; head < query_.heads; ++head) {
       const float* const values = query_.values + head * query_.head_dim;
-      tile.shift[head] = dot(values, view.centre(), query_.head_dim);
+      tile.shift[head] = wide_dot(values, view.centre(), query_.head_dim);
     }
     raise_bounds(tiles_[position], tile, found.bounds);
     found.tiles.push_back(tile);

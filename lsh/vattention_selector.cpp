@@ -13,7 +13,7 @@
 namespace kvtier::lsh {
 namespace {
 
-constexpr double million = 1e6;
+constexpr double ppm_of_all = 1e6;
 
 /// The z at which a standard normal number is beyond +-z with probability delta.
 double two_sided_quantile(double delta) {
@@ -85,8 +85,8 @@ class vattention_selection final : public key_selection {
                   const std::vector<std::uint32_t>& thresholds) const {
     const auto top = static_cast<double>(mass.top);
     const double total = mass.sum + std::exp(window_log_mass(query_, g) - top);
-    const double allowed =
-        options_.epsilon_ppm / million * total / two_sided_quantile(options_.delta_ppm / million);
+    const double allowed = options_.epsilon_ppm / ppm_of_all * total /
+                           two_sided_quantile(options_.delta_ppm / ppm_of_all);
     const double squares = rest_squares(g, top, thresholds);
     return squares > 0.0 ? squares / (squares + allowed * allowed) : 0.0;
   }

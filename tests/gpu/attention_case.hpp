@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "tests/support/reference_attention.hpp"
 
 namespace kvtier::test {
+
+inline constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 /// What a case fixes; the rest is drawn.
 struct attention_case_options {

@@ -8,7 +8,6 @@ namespace kvtier::test {
 namespace {
 
 constexpr float untouched = -77.0f;
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 struct partial {
   std::vector<float> out;

@@ -9,8 +9,7 @@
 namespace kvtier::test {
 namespace {
 
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-constexpr float garbage = std::numeric_limits<float>::quiet_NaN();
+constexpr float unread = std::numeric_limits<float>::quiet_NaN();
 
 struct merge_case {
   std::uint32_t rows = 0;
@@ -28,7 +27,7 @@ merge_case draw(std::uint64_t seed, std::uint32_t rows, std::uint32_t head_dim) 
   made.scale = normal_values(rows, seed + 4, 3.0f);
   made.den = normal_values(rows, seed + 5);
   const auto fill = [&made](std::vector<float>& values, std::size_t row) {
-    std::fill_n(&values[row * made.head_dim], made.head_dim, garbage);
+    std::fill_n(&values[row * made.head_dim], made.head_dim, unread);
   };
   for (std::uint32_t row = 0; row < rows; ++row) {
     made.den[row] = 0.1f + std::fabs(made.den[row]);
@@ -39,7 +38,7 @@ merge_case draw(std::uint64_t seed, std::uint32_t rows, std::uint32_t head_dim) 
     }
     if (kind == 2 || kind == 3) {
       made.scale[row] = minus_infinity;
-      made.den[row] = garbage;
+      made.den[row] = unread;
       fill(made.num, row);
     }
     if (kind == 4) {

@@ -9,10 +9,10 @@ namespace kvtier::test {
 namespace {
 
 /// A case in device memory.
-class placed_case {
+class placed_estimates {
  public:
-  placed_case(gpu::device& device, gpu::stream& order, const estimate_case& what,
-              element_type element)
+  placed_estimates(gpu::device& device, gpu::stream& order, const estimate_case& what,
+                   element_type element)
       : out_(device, order, what.out),
         lse_(device, order, what.lse),
         scale_(device, order, what.scale),
@@ -62,7 +62,7 @@ TEST_P(device_test, finishes_estimates) {
         SCOPED_TRACE(std::string(to_string(type)) + ", head dim " + std::to_string(head_dim) +
                      (unbiased ? ", unbiased" : ""));
         const estimate_case what = draw_estimates(++seed, head_dim, unbiased);
-        const placed_case placed(*device, *stream, what, type);
+        const placed_estimates placed(*device, *stream, what, type);
         device->merge(placed.call, *stream);
         ASSERT_NO_FATAL_FAILURE(
             expect_finished(what, type, placed.merged(), placed.merged_lse(), placed.report()));
@@ -75,9 +75,9 @@ TEST_P(device_test, finishes_estimates_without_lse_and_report) {
   const auto device = open();
   const auto stream = device->make_stream("compute");
   const estimate_case what = draw_estimates(7, 64, false);
-  const placed_case with(*device, *stream, what, element_type::fp32);
+  const placed_estimates with(*device, *stream, what, element_type::fp32);
   device->merge(with.call, *stream);
-  placed_case without(*device, *stream, what, element_type::fp32);
+  placed_estimates without(*device, *stream, what, element_type::fp32);
   without.call.merged_lse = nullptr;
   without.call.report = nullptr;
   device->merge(without.call, *stream);
@@ -92,7 +92,7 @@ TEST_P(device_test, finishes_the_golden_estimates) {
       SCOPED_TRACE("D " + std::to_string(set.D) + ", " + right.name + ", " + right.mode + ", " +
                    std::to_string(right.bits) + " bits");
       const estimate_case what = golden_estimates(set, right);
-      const placed_case placed(*device, *stream, what, element_type::fp32);
+      const placed_estimates placed(*device, *stream, what, element_type::fp32);
       device->merge(placed.call, *stream);
       const std::vector<std::byte> bytes = placed.merged();
       std::vector<float> merged(what.out.size());
@@ -108,7 +108,7 @@ TEST_P(device_test, reports_of_exact_and_of_unknown_rows) {
   const estimate_case what = draw_estimates(8, 64, false);
   for (const bool with_host : {true, false}) {
     for (const bool unknown : {false, true}) {
-      placed_case placed(*device, *stream, what, element_type::fp32);
+      placed_estimates placed(*device, *stream, what, element_type::fp32);
       placed.call.estimate = {};
       placed.call.unknown = unknown;
       if (!with_host) {
@@ -129,7 +129,7 @@ TEST_P(device_test, reports_of_exact_and_of_unknown_rows) {
 TEST_P(device_test, unknown_rows_stay_unknown_with_an_estimate) {
   const auto device = open();
   const auto stream = device->make_stream("compute");
-  placed_case placed(*device, *stream, draw_estimates(9, 64, false), element_type::fp32);
+  placed_estimates placed(*device, *stream, draw_estimates(9, 64, false), element_type::fp32);
   placed.call.unknown = true;
   device->merge(placed.call, *stream);
   for (const gpu::row_report& report : placed.report()) {
@@ -152,7 +152,8 @@ void expect_merge_refused(gpu::device& device, gpu::stream& order, const gpu::me
 TEST_P(device_test, refuses_estimates_that_lack_something) {
   const auto device = open();
   const auto stream = device->make_stream("compute");
-  const placed_case placed(*device, *stream, draw_estimates(10, 64, false), element_type::fp32);
+  const placed_estimates placed(*device, *stream, draw_estimates(10, 64, false),
+                                element_type::fp32);
   const auto refused = [&](const std::string& word, auto spoil) {
     gpu::merge_args call = placed.call;
     spoil(call);

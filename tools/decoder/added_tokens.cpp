@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "tools/decoder/token_id.hpp"
+
 namespace kvtier::decoder {
 namespace {
-
-constexpr std::uint64_t largest_id = (1u << 24) - 1;
 
 added_token read(const json_value& description) {
   for (const std::string_view key : {"lstrip", "rstrip", "single_word"}) {
@@ -15,7 +15,7 @@ added_token read(const json_value& description) {
     }
   }
   added_token token;
-  token.id = static_cast<std::int32_t>(description.at("id").unsigned_integer(0, largest_id));
+  token.id = static_cast<std::int32_t>(description.at("id").unsigned_integer(0, largest_token_id));
   token.content = description.at("content").string();
   token.special = description.boolean_or("special", false);
   token.normalized = description.boolean_or("normalized", !token.special);

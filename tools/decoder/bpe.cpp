@@ -7,14 +7,12 @@
 #include <utility>
 
 #include "tools/decoder/byte_alphabet.hpp"
+#include "tools/decoder/token_id.hpp"
 
 namespace kvtier::decoder {
 namespace {
 
-/// Ids index tables, so a damaged file must not ask for huge ones.
-constexpr std::uint64_t largest_id = (1u << 24) - 1;
-
-void refuse_unsupported(const json_value& model) {
+void refuse_unsupported_bpe(const json_value& model) {
   if (model.at("type").string() != "BPE") {
     model.at("type").fail("only BPE is supported");
   }
@@ -60,7 +58,7 @@ std::int32_t id_of(const json_value& vocabulary, const std::string& token,
 }  // namespace
 
 bpe::bpe(const json_value& model) {
-  refuse_unsupported(model);
+  refuse_unsupported_bpe(model);
   ignore_merges_ = model.boolean_or("ignore_merges", false);
   byte_ids_.fill(-1);
   const json_value vocabulary = model.at("vocab");
@@ -71,8 +69,9 @@ bpe::bpe(const json_value& model) {
 void bpe::read_vocabulary(const json_value& vocabulary) {
   vocabulary.require_object();
   for (const auto& [token, raw] : vocabulary.raw().items()) {
-    if (!raw.is_number_unsigned() || raw.get<std::uint64_t>() > largest_id) {
-      vocabulary.at(token).fail("a token id up to " + std::to_string(largest_id) + " is expected");
+    if (!raw.is_number_unsigned() || raw.get<std::uint64_t>() > largest_token_id) {
+      vocabulary.at(token).fail("a token id up to " + std::to_string(largest_token_id) +
+                                " is expected");
     }
     const auto id = raw.get<std::uint32_t>();
     if (id >= token_bytes_.size()) {

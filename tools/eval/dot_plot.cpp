@@ -15,7 +15,6 @@ namespace {
 constexpr double plot_width = 620.0;
 constexpr double figure_width = 62.0;
 constexpr double row_gap = 9.0;
-constexpr double axis_height = 46.0;
 
 std::vector<double> values_of(const dot_plot& plot) {
   std::vector<double> values = plot.x.covers;

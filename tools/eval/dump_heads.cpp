@@ -15,8 +15,6 @@ namespace {
 using decoder::model_error;
 using decoder::tensor_view;
 
-constexpr std::uint64_t most_heads = 8;
-
 class dump_reader {
  public:
   explicit dump_reader(const std::filesystem::path& file)

@@ -16,11 +16,14 @@ struct head_query {
   std::uint64_t step = 0;     ///< its absolute position: random numbers refresh with it
 };
 
+/// Query heads that may share a KV head.
+inline constexpr std::uint32_t most_heads = 8;
+
 struct head_case {
   std::string data;  ///< "synthetic:g2", "needle:layer1", a dump's name
   std::uint32_t layer = 0;
   std::uint32_t kv_head = 0;                  ///< of the layer
-  std::uint32_t heads = 1;                    ///< query heads that share the KV head, 1..8
+  std::uint32_t heads = 1;                    ///< query heads that share the KV head, 1..most_heads
   std::uint32_t head_dim = 0;                 ///< 64, 128 or 256
   element_type element = element_type::bf16;  ///< in which rows are stored; values are exact in it
   std::vector<float> keys;                    ///< [tokens][head_dim], RoPE applied

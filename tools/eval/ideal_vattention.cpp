@@ -11,7 +11,7 @@ namespace kvtier::eval {
 namespace {
 
 /// Upper 95 % quantile of F(16, inf).
-constexpr double quantile = 1.6435;
+constexpr double f_quantile = 1.6435;
 
 struct token_terms {
   std::vector<double> largest_share;          // [tokens] of the mass, over the heads
@@ -60,7 +60,7 @@ double ideal_vattention_rows(const stored_case& stored, const judged_query& judg
     double probability = 0.0;
     for (std::size_t head = 0; head < rest.size(); ++head) {
       rest[head] += terms.variance[head][order[top]];
-      const double needed = quantile * rest[head];
+      const double needed = f_quantile * rest[head];
       probability = std::max(probability, needed / (needed + epsilon * epsilon));
     }
     const double rows = static_cast<double>(top) + probability * static_cast<double>(tokens - top);

@@ -9,8 +9,6 @@
 namespace kvtier::eval {
 namespace {
 
-constexpr std::uint32_t most_heads = 8;
-
 /// A captured head, whose rows are given up.
 head_case take_case(decoder::capturing_attention& captured, const decoder::model_config& config,
                     const capture_options& options, std::uint32_t layer, std::uint32_t kv_head) {

@@ -15,7 +15,6 @@ namespace {
 
 constexpr double chart_width = 620.0;
 constexpr double least_plot_height = 280.0;
-constexpr double axis_height = 46.0;    // below the plot: labels and title
 constexpr double names_gap = 34.0;      // between the plot and the names: leaders and markers
 constexpr std::size_t name_width = 24;  // characters of a line
 constexpr std::size_t name_lines = 3;

@@ -20,6 +20,7 @@ struct plot_frame {
 };
 
 inline constexpr double line_height = 15.0;
+inline constexpr double axis_height = 46.0;  ///< below a plot: labels and title
 
 /// Classes that carry the colour and, beyond series_colours, the dashes of a series.
 std::string series_class(std::size_t style);

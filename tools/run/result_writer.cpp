@@ -14,7 +14,7 @@
 namespace kvtier::run {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 std::string_view to_text(finish_reason reason) {
   switch (reason) {
@@ -30,13 +30,13 @@ std::string_view to_text(finish_reason reason) {
   return "failed";
 }
 
-std::string dump(const json& object) {
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string dump(const ordered_json& object) {
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-void add_bounds(json& object, const answer_measures& measures) {
+void add_bounds(ordered_json& object, const answer_measures& measures) {
   const auto or_null = [](const std::optional<double>& value) {
-    return value ? json(*value) : json(nullptr);
+    return value ? ordered_json(*value) : ordered_json(nullptr);
   };
   object["error_bound"] = or_null(measures.error_bound);
   if (measures.sampled) {
@@ -62,8 +62,8 @@ std::string logits_json(const prompt_line& line, std::span<const std::int32_t> t
 }
 
 std::string error_json(const prompt_line& line, const std::string& error) {
-  json object;
-  object["id"] = json::parse(line.id_json);
+  ordered_json object;
+  object["id"] = ordered_json::parse(line.id_json);
   object["error"] = error;
   object["line"] = line.line;
   return dump(object);
@@ -77,8 +77,8 @@ std::string result_json(const prompt_line& line, const batch_result& result,
   if (result.reason == finish_reason::interrupted && result.tokens.empty()) {
     return error_json(line, "interrupted before the first new token");
   }
-  json object;
-  object["id"] = json::parse(line.id_json);
+  ordered_json object;
+  object["id"] = ordered_json::parse(line.id_json);
   object["text"] = context.text;
   object["token_ids"] = result.tokens;
   object["prompt_tokens"] = context.prompt_tokens;

@@ -11,26 +11,31 @@
 namespace kvtier::run {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-json or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
-
-json or_null(const std::optional<double>& value) { return value ? json(*value) : json(nullptr); }
-
-json or_null(const std::optional<measured_bits>& bits) {
-  return bits ? json{{"one_bit", bits->one_bit},
-                     {"two_bits", bits->two_bits},
-                     {"measured_tokens", bits->tokens}}
-              : json(nullptr);
+ordered_json or_null(const std::string& text) {
+  return text.empty() ? ordered_json(nullptr) : ordered_json(text);
 }
 
-json tier_json(const tier_usage& tier) {
+ordered_json or_null(const std::optional<double>& value) {
+  return value ? ordered_json(*value) : ordered_json(nullptr);
+}
+
+ordered_json or_null(const std::optional<measured_bits>& bits) {
+  return bits ? ordered_json{{"one_bit", bits->one_bit},
+                             {"two_bits", bits->two_bits},
+                             {"measured_tokens", bits->tokens}}
+              : ordered_json(nullptr);
+}
+
+ordered_json tier_json(const tier_usage& tier) {
   return {{"bytes", tier.bytes}, {"peak_bytes", tier.peak_bytes}, {"cap_bytes", tier.cap_bytes}};
 }
 
 /// Tokens per second; null where there was nothing.
-json rate(std::uint64_t tokens, double seconds) {
-  return seconds > 0.0 ? json(static_cast<double>(tokens) / seconds) : json(nullptr);
+ordered_json rate(std::uint64_t tokens, double seconds) {
+  return seconds > 0.0 ? ordered_json(static_cast<double>(tokens) / seconds)
+                       : ordered_json(nullptr);
 }
 
 double rate_number(std::uint64_t tokens, double seconds) {
@@ -90,16 +95,18 @@ std::string summary_json(const job_summary& summary) {
   const auto& progress = summary.progress;
   const auto& stats = summary.stats;
   const auto measures = measure_answers(summary.rows, summary.errors);
-  json object = {
+  ordered_json object = {
       {"version", summary.version},
       {"model", summary.model},
       {"device", {{"name", summary.device_name}, {"backend", summary.device_backend}}},
       {"isa", summary.isa},
       {"io_backend", or_null(summary.io_backend)},
-      {"disk_direct", summary.disk_direct ? json(*summary.disk_direct) : json(nullptr)},
+      {"disk_direct",
+       summary.disk_direct ? ordered_json(*summary.disk_direct) : ordered_json(nullptr)},
       {"selector", summary.selector},
       {"head_bits", or_null(summary.bits)},
-      {"question_tokens", summary.question_tokens ? json(*summary.question_tokens) : json(nullptr)},
+      {"question_tokens",
+       summary.question_tokens ? ordered_json(*summary.question_tokens) : ordered_json(nullptr)},
       {"kv_dtype", summary.kv_dtype},
       {"seed", summary.seed},
       {"lines", summary.lines},
@@ -121,7 +128,8 @@ std::string summary_json(const job_summary& summary) {
       {"keys_scored", summary.rows.keys_scored},
       {"error_bound", or_null(measures.error_bound)},
       {"error_bound_max", or_null(measures.error_bound_max)},
-      {"certified_fraction", measures.sampled ? json(measures.certified_fraction) : json(nullptr)},
+      {"certified_fraction",
+       measures.sampled ? ordered_json(measures.certified_fraction) : ordered_json(nullptr)},
       {"error_estimate", or_null(measures.error_estimate)},
       {"mean_shrink", or_null(measures.mean_shrink)},
       {"kv_bytes", summary.kv_bytes},
@@ -143,7 +151,7 @@ std::string summary_json(const job_summary& summary) {
       {"metrics", or_null(summary.metrics)},
       {"logits", or_null(summary.logits)},
   };
-  return object.dump(2, ' ', false, json::error_handler_t::replace);
+  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 std::string summary_text(const job_summary& summary) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "gpu/cuda/attention_plan.hpp"
 
 namespace kvtier::gpu::emulation {
+
+/// What nothing must read, and all that must be written.
+inline constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
 /// As device::attend on the CUDA device; all pointers are host pointers.
 void attend(const attend_args& args, const plan_options& options, std::uint64_t seed);

@@ -14,7 +14,6 @@
 namespace kvtier::gpu::emulation {
 namespace {
 
-constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 constexpr std::size_t guard_bytes = 64;
 
 struct test_case {

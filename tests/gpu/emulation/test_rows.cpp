@@ -13,7 +13,6 @@
 namespace kvtier::gpu::emulation {
 namespace {
 
-constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 constexpr float empty = -std::numeric_limits<float>::infinity();
 
 /// Every byte of a row says which token, head and half it came from.

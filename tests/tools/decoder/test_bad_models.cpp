@@ -10,15 +10,13 @@
 #include "tests/tools/decoder/expect_model_error.hpp"
 #include "tests/tools/decoder/ram_attention.hpp"
 #include "tests/tools/decoder/temporary_folder.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/model.hpp"
 
 namespace kvtier::test {
 namespace {
 
 using json = nlohmann::json;
-
-const std::filesystem::path goldens =
-    std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/golden/decoder";
 
 std::string read(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -30,7 +28,7 @@ class bad_model : public testing::Test {
  protected:
   temporary_folder folder_;
 
-  void SetUp() override { folder_.copy_from(goldens / "llama_bf16_llama3_rope"); }
+  void SetUp() override { folder_.copy_from(decoder_goldens() / "llama_bf16_llama3_rope"); }
 
   void expect_refused(std::initializer_list<const char*> parts) const {
     expect_model_error([&] { decoder::model::load(folder_.path()); }, parts);
@@ -122,7 +120,7 @@ TEST_F(bad_model, no_config) {
 
 class bad_shards : public bad_model {
  protected:
-  void SetUp() override { folder_.copy_from(goldens / "smollm3_bf16_defaults_sharded"); }
+  void SetUp() override { folder_.copy_from(decoder_goldens() / "smollm3_bf16_defaults_sharded"); }
 
   void edit_index(const std::function<void(json&)>& edit) const {
     json index = json::parse(read(folder_.path() / "model.safetensors.index.json"));
@@ -152,7 +150,8 @@ TEST_F(bad_shards, index_without_map) {
 
 class bad_batch : public testing::Test {
  protected:
-  std::unique_ptr<decoder::model> model_ = decoder::model::load(goldens / "llama_bf16_llama3_rope");
+  std::unique_ptr<decoder::model> model_ =
+      decoder::model::load(decoder_goldens() / "llama_bf16_llama3_rope");
   ram_attention attention_{model_->config()};
   std::vector<float> logits_{1, 2, 3};
 

@@ -7,10 +7,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/tools/decoder/test_folders.hpp"
+
 namespace kvtier::decoder {
 namespace {
-
-const std::filesystem::path needle = std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/needle";
 
 std::vector<std::int32_t> bytes(std::size_t count) {
   std::vector<std::int32_t> made;
@@ -23,7 +23,7 @@ std::vector<std::int32_t> bytes(std::size_t count) {
 // What a capture holds is checked against the models in tests/tools/eval/test_model_heads.cpp.
 
 TEST(capturing_attention, keeps_all_keys_and_the_queries_asked_for) {
-  const auto model = model::load(needle, {.threads = 1});
+  const auto model = model::load(test::needle_folder(), {.threads = 1});
   const model_config& config = model->config();
   constexpr std::size_t tokens = 600;
   capturing_attention all(

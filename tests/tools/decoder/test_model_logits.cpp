@@ -8,15 +8,12 @@
 #include <filesystem>
 
 #include "tests/tools/decoder/ram_attention.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/model.hpp"
 #include "tools/decoder/safetensors.hpp"
 
 namespace kvtier::test {
 namespace {
-
-const std::filesystem::path goldens =
-    std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/golden/decoder";
-const std::filesystem::path needle = std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/needle";
 
 template <class T> std::vector<T> values(const decoder::tensor_view& tensor) {
   std::vector<T> result(tensor.data.size() / sizeof(T));
@@ -31,7 +28,7 @@ struct golden {
   std::size_t rows;
 
   explicit golden(const std::string& name) {
-    const decoder::safetensors_file file(goldens / name / "golden.safetensors");
+    const decoder::safetensors_file file(decoder_goldens() / name / "golden.safetensors");
     tokens = values<std::int32_t>(file.tensors().at("tokens"));
     logits = values<float>(file.tensors().at("logits"));
     rows = file.tensors().at("logits").shape[0];
@@ -69,7 +66,7 @@ class model_logits : public testing::TestWithParam<const char*> {
  protected:
   golden expected_{GetParam()};
   std::unique_ptr<decoder::model> model_ =
-      decoder::model::load(goldens / GetParam(), {.threads = 1});
+      decoder::model::load(decoder_goldens() / GetParam(), {.threads = 1});
   ram_attention attention_{model_->config()};
 };
 
@@ -138,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(tiny, model_logits,
 
 TEST(needle_logits, last_bytes_of_a_text_with_facts) {
   const golden expected("needle");
-  const auto model = decoder::model::load(needle, {.threads = 1});
+  const auto model = decoder::model::load(needle_folder(), {.threads = 1});
   ram_attention attention(model->config());
   const std::size_t sequence = attention.add_sequence();
   const std::span<const std::int32_t> tokens = expected.tokens;
@@ -156,7 +153,7 @@ TEST(model_logits, thread_count_changes_nothing_that_matters) {
   const golden text("needle");
   const auto tokens = std::span(text.tokens).first(200);
   const auto logits_with = [&](std::uint32_t threads) {
-    const auto model = decoder::model::load(needle, {.threads = threads});
+    const auto model = decoder::model::load(needle_folder(), {.threads = threads});
     ram_attention attention(model->config());
     return feed(*model, attention, attention.add_sequence(), tokens);
   };
@@ -168,7 +165,8 @@ TEST(model_logits, thread_count_changes_nothing_that_matters) {
 
 TEST(model_logits, tokens_out_of_their_place_change_them) {
   const golden expected("llama_bf16_llama3_rope");
-  const auto model = decoder::model::load(goldens / "llama_bf16_llama3_rope", {.threads = 1});
+  const auto model =
+      decoder::model::load(decoder_goldens() / "llama_bf16_llama3_rope", {.threads = 1});
   ram_attention attention(model->config());
   const std::size_t sequence = attention.add_sequence();
   feed(*model, attention, sequence, std::span(expected.tokens).first(40));

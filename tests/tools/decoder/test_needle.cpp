@@ -8,14 +8,13 @@
 #include <string>
 
 #include "tests/tools/decoder/ram_attention.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/model.hpp"
 #include "tools/decoder/safetensors.hpp"
 #include "tools/decoder/tokenizer.hpp"
 
 namespace kvtier::test {
 namespace {
-
-const std::filesystem::path needle = std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/needle";
 
 struct fact {
   std::string name;
@@ -61,8 +60,8 @@ std::int32_t best(const std::vector<float>& logits) {
 }
 
 TEST(needle_model, answers_questions_about_a_text) {
-  const auto model = decoder::model::load(needle, {.threads = 1});
-  const auto tokenizer = decoder::tokenizer::load(needle);
+  const auto model = decoder::model::load(needle_folder(), {.threads = 1});
+  const auto tokenizer = decoder::tokenizer::load(needle_folder());
   std::mt19937_64 random(7);
   const auto facts = make_facts(random, 5);
   const std::string document = make_document(random, facts, 1024);
@@ -89,7 +88,7 @@ TEST(needle_model, answers_questions_about_a_text) {
 }
 
 TEST(needle_model, config_is_what_its_readme_says) {
-  const auto config = decoder::model_config::load(needle);
+  const auto config = decoder::model_config::load(needle_folder());
   EXPECT_EQ(config.layers, 4u);
   EXPECT_EQ(config.query_heads, 8u);
   EXPECT_EQ(config.kv_heads, 2u);
@@ -103,9 +102,9 @@ TEST(needle_model, config_is_what_its_readme_says) {
 }
 
 TEST(needle_model, reports_its_memory) {
-  const auto model = decoder::model::load(needle);
+  const auto model = decoder::model::load(needle_folder());
   std::uint64_t parameters = 0;
-  const decoder::safetensors_file file(needle / "model.safetensors");
+  const decoder::safetensors_file file(needle_folder() / "model.safetensors");
   for (const auto& [name, tensor] : file.tensors()) {
     parameters += tensor.data.size() / 2;
   }

@@ -9,6 +9,7 @@
 
 #include "tests/tools/decoder/expect_model_error.hpp"
 #include "tests/tools/decoder/temporary_folder.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/tokenizer.hpp"
 
 namespace kvtier::test {
@@ -17,8 +18,7 @@ namespace {
 using json = nlohmann::json;
 using ids = std::vector<std::int32_t>;
 
-const std::filesystem::path goldens =
-    std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/golden/tokenizer";
+const std::filesystem::path tokenizer_goldens = tests_folder() / "golden/tokenizer";
 
 json read_json(const std::filesystem::path& file) {
   std::ifstream in(file);
@@ -27,8 +27,9 @@ json read_json(const std::filesystem::path& file) {
 
 class tokenizer_golden : public testing::TestWithParam<const char*> {
  protected:
-  json cases_ = read_json(goldens / GetParam() / "cases.json");
-  std::unique_ptr<decoder::tokenizer> tokenizer_ = decoder::tokenizer::load(goldens / GetParam());
+  json cases_ = read_json(tokenizer_goldens / GetParam() / "cases.json");
+  std::unique_ptr<decoder::tokenizer> tokenizer_ =
+      decoder::tokenizer::load(tokenizer_goldens / GetParam());
 };
 
 TEST_P(tokenizer_golden, encodes) {
@@ -84,8 +85,7 @@ INSTANTIATE_TEST_SUITE_P(trained, tokenizer_golden,
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(tokenizer, needle_ids_are_bytes) {
-  const auto tokenizer =
-      decoder::tokenizer::load(std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/needle");
+  const auto tokenizer = decoder::tokenizer::load(needle_folder());
   std::string all;
   for (int byte = 0; byte < 256; ++byte) {
     all += static_cast<char>(byte);
@@ -100,7 +100,7 @@ TEST(tokenizer, needle_ids_are_bytes) {
 }
 
 TEST(tokenizer, ids_outside_the_vocabulary_decode_to_nothing) {
-  const auto tokenizer = decoder::tokenizer::load(goldens / "gpt2");
+  const auto tokenizer = decoder::tokenizer::load(tokenizer_goldens / "gpt2");
   const ids known = tokenizer->encode("fox");
   ids mixed{-1, 1 << 30};
   mixed.insert(mixed.end(), known.begin(), known.end());
@@ -125,7 +125,7 @@ TEST(replace_invalid_utf8, replaces_each_broken_piece_once) {
 /// A tokenizer.json whose parts a test can spoil.
 class bad_tokenizer : public testing::Test {
  protected:
-  json file_ = read_json(goldens / "llama3" / "tokenizer.json");
+  json file_ = read_json(tokenizer_goldens / "llama3" / "tokenizer.json");
   temporary_folder folder_;
 
   void expect_refused(std::initializer_list<const char*> parts) {

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace kvtier::eval {
+
+/// A figure that a report leaves out.
+inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 struct markup_element {
   std::string name;

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "tests/tools/decoder/temporary_folder.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/eval/synthetic_heads.hpp"
 
 namespace kvtier::eval {
 namespace {
-
-const std::filesystem::path root = std::filesystem::path(KVTIER_SOURCE_DIR) / "tests";
 
 data_request small() {
   data_request request;
@@ -101,7 +100,7 @@ TEST(data_source, runs_models) {
   EXPECT_EQ(trained[0].queries.back().context, 500u);
   EXPECT_EQ(trained[0].element, element_type::bf16);
 
-  const std::string folder = (root / "data/trained").string();
+  const std::string folder = (test::tests_folder() / "data/trained").string();
   const std::vector<head_case> named = load_cases("model:" + folder + ":layer3", request);
   EXPECT_EQ(named.at(0).data, "model:" + folder + ":layer3");
   EXPECT_EQ(named[0].keys, trained[0].keys);
@@ -119,7 +118,8 @@ TEST(data_source, finds_models_where_it_is_told) {
   data_request request = small();
   request.model_data = folder.path();
   expect_refusal("trained", request, {folder.path().c_str(), "--models"});
-  std::filesystem::create_directory_symlink(root / "data/trained", folder.path() / "trained");
+  std::filesystem::create_directory_symlink(test::tests_folder() / "data/trained",
+                                            folder.path() / "trained");
   EXPECT_EQ(load_cases("trained", request).size(), 2u);
   expect_refusal("needle:layer1", request, {"needle", "--models"});
   request.text = folder.path() / "none.txt";
@@ -130,7 +130,7 @@ TEST(data_source, finds_models_where_it_is_told) {
 
 TEST(data_source, reads_dumps) {
   // Two dumps of one file name are told apart.
-  const std::string name = (root / "golden/dump/trained").string();
+  const std::string name = (test::tests_folder() / "golden/dump/trained").string();
   const std::string file = name + ".safetensors";
   EXPECT_EQ(names(load_cases("dump:" + file, small())),
             (std::vector<std::string>{"dump:" + name + ":layer1", "dump:" + name + ":layer3"}));

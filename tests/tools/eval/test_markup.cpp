@@ -9,8 +9,6 @@
 namespace kvtier::eval {
 namespace {
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-
 TEST(Markup, EscapesWhatMarkupReserves) {
   EXPECT_EQ(escaped("<a href=\"x\" b='y'>&amp;"),
             "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;");

@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "tests/tools/decoder/ram_attention.hpp"
+#include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/capturing_attention.hpp"
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/eval/needle_text.hpp"
 
 namespace kvtier::eval {
 namespace {
-
-const std::filesystem::path root = std::filesystem::path(KVTIER_SOURCE_DIR) / "tests";
 
 /// Passes a step on and keeps what it was.
 class recording_attention final : public decoder::attention_backend {
@@ -106,7 +105,7 @@ void expect_the_models(const std::filesystem::path& folder, std::size_t count, d
 
 TEST(model_heads, are_the_models_in_fp32) {
   // 700 tokens: more than one forward pass, and sliding layers that leave tokens behind.
-  expect_the_models(root / "data/trained", 700, 1e-4,
+  expect_the_models(test::tests_folder() / "data/trained", 700, 1e-4,
                     {.data = "text",
                      .query_positions = {0, 511, 512, 699},
                      .layer = {},
@@ -120,8 +119,8 @@ TEST(model_heads, round_to_the_element_of_the_cache) {
                                 .layer = {},
                                 .element = element_type::bf16,
                                 .threads = 2};
-  expect_the_models(root / "data/trained", 600, 2e-2, options);
-  const auto model = decoder::model::load(root / "data/trained", {.threads = 1});
+  expect_the_models(test::tests_folder() / "data/trained", 600, 2e-2, options);
+  const auto model = decoder::model::load(test::tests_folder() / "data/trained", {.threads = 1});
   for (const head_case& one : capture_heads(*model, bytes(600), options)) {
     EXPECT_EQ(one.element, element_type::bf16);
     for (const auto* rows : {&one.keys, &one.values, &one.queries[0].values}) {
@@ -133,7 +132,7 @@ TEST(model_heads, round_to_the_element_of_the_cache) {
 }
 
 TEST(model_heads, serve_one_layer_as_all_do) {
-  const auto model = decoder::model::load(root / "data/needle", {.threads = 1});
+  const auto model = decoder::model::load(test::tests_folder() / "data/needle", {.threads = 1});
   capture_options options{.data = "needle",
                           .query_positions = {299},
                           .layer = {},
@@ -156,7 +155,7 @@ TEST(model_heads, serve_one_layer_as_all_do) {
 
 TEST(model_heads, find_the_facts_at_the_answers) {
   const needle_text made = make_needle_text(2048, 4, 3);
-  const auto model = decoder::model::load(root / "data/needle", {.threads = 1});
+  const auto model = decoder::model::load(test::tests_folder() / "data/needle", {.threads = 1});
   capture_options options{.data = "needle",
                           .query_positions = {},
                           .layer = 3,
@@ -165,7 +164,8 @@ TEST(model_heads, find_the_facts_at_the_answers) {
   for (const std::uint64_t answer : made.answers) {
     options.query_positions.push_back(answer - 1);
   }
-  const auto tokens = decoder::tokenizer::load(root / "data/needle")->encode(made.text);
+  const auto tokens =
+      decoder::tokenizer::load(test::tests_folder() / "data/needle")->encode(made.text);
   const std::vector<head_case> cases = capture_heads(*model, tokens, options);
   const head_case& one = cases.front();
   for (std::size_t i = 0; i < one.queries.size(); ++i) {
@@ -196,7 +196,7 @@ void expect_refusal(decoder::model& model, const capture_options& options,
 }
 
 TEST(model_heads, refuse_what_does_not_fit) {
-  const auto model = decoder::model::load(root / "data/needle", {.threads = 1});
+  const auto model = decoder::model::load(test::tests_folder() / "data/needle", {.threads = 1});
   expect_refusal(
       *model, {.data = "needle", .query_positions = {9}, .layer = 2},
       "needle: layer 2 is not one of the model's full-attention layers; use one of 1, 3");

@@ -18,7 +18,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 constexpr const char* dash = "\xE2\x80\x93";
 
 method_errors result(const std::string& data, const std::string& selector, double budget,
@@ -48,7 +47,7 @@ std::vector<markup_element> page(const std::vector<method_errors>& results) {
   return read_markup(page_text(results));
 }
 
-std::vector<std::string> texts(const std::vector<markup_element>& all, const std::string& name) {
+std::vector<std::string> texts_of(const std::vector<markup_element>& all, const std::string& name) {
   std::vector<std::string> made;
   for (const markup_element& one : elements(all, name)) {
     made.push_back(one.text);
@@ -95,7 +94,7 @@ TEST(ReportPage, SummaryIsOverData) {
               Contains(ElementsAre("topk", "2", "0.200", "0.400", "g4", "2.00%", "0", "0", dash)));
   EXPECT_THAT(rows(all), Contains(ElementsAre("sketch", "2", "0.0200", "0.0400", "g4", "2.00%", "0",
                                               "0", dash)));
-  EXPECT_THAT(texts(all, "dd"), ElementsAre("g1, g4", "16,384", "topk, sketch", "2%", "16"));
+  EXPECT_THAT(texts_of(all, "dd"), ElementsAre("g1, g4", "16,384", "topk, sketch", "2%", "16"));
 }
 
 TEST(ReportPage, SummaryRisesInBudget) {
@@ -132,13 +131,13 @@ TEST(ReportPage, AllFiguresAreThere) {
 
 TEST(ReportPage, OneBudgetMakesDotsAndSeveralMakeCurves) {
   std::vector<method_errors> results = two_by_two(0.02);
-  EXPECT_THAT(texts(page(results), "h2"), Contains("Error per selector"));
+  EXPECT_THAT(texts_of(page(results), "h2"), Contains("Error per selector"));
   EXPECT_TRUE(elements(page(results), "path", "line").empty());
   for (const method_errors& one : two_by_two(0.05)) {
     results.push_back(one);
   }
   const auto all = page(results);
-  EXPECT_THAT(texts(all, "h2"), Contains("Error against rows read"));
+  EXPECT_THAT(texts_of(all, "h2"), Contains("Error against rows read"));
   EXPECT_EQ(elements(all, "path", "line").size(), 4U);  // two selectors on two data
   EXPECT_EQ(elements(all, "svg").size(), 2U);
 }
@@ -160,23 +159,23 @@ TEST(ReportPage, SeveralLengthsAreGroupedByData) {
     results.push_back(one);
   }
   const auto all = page(results);
-  EXPECT_THAT(texts(all, "h3"), ElementsAre("g1", "g4"));
-  EXPECT_THAT(texts(all, "figcaption"),
+  EXPECT_THAT(texts_of(all, "h3"), ElementsAre("g1", "g4"));
+  EXPECT_THAT(texts_of(all, "figcaption"),
               ElementsAre("1,024 tokens", "16,384 tokens", "1,024 tokens", "16,384 tokens"));
 }
 
 TEST(ReportPage, BoundsAreShownWhereThereAreAny) {
   std::vector<method_errors> results = two_by_two(0.02);
-  EXPECT_THAT(texts(page(results), "h2"), Not(Contains("Bounds")));
+  EXPECT_THAT(texts_of(page(results), "h2"), Not(Contains("Bounds")));
   results[1].bound = 0.05;
   results[1].coverage = 0.8;
   results[3].bound = 0.2;
   results[3].coverage = 0.99;
   const auto all = page(results);
-  EXPECT_THAT(texts(all, "h2"), Contains("Bounds"));
+  EXPECT_THAT(texts_of(all, "h2"), Contains("Bounds"));
   EXPECT_EQ(elements(all, "path", "hollow").size(), 1U);
   EXPECT_EQ(elements(all, "line", "diagonal").size(), 1U);
-  EXPECT_THAT(texts(all, "text"), Contains("80.0%"));
+  EXPECT_THAT(texts_of(all, "text"), Contains("80.0%"));
   EXPECT_THAT(rows(all), Contains(ElementsAre("sketch", "2", "0.0200", "0.0400", "g4", "2.00%", "0",
                                               "0", "89.5%")));
 }
@@ -193,7 +192,8 @@ TEST(ReportPage, HostileNamesStayText) {
   for (const auto& results : {std::vector{one}, std::vector{one, other}}) {
     const auto all = page(results);
     EXPECT_TRUE(elements(all, "script").empty());
-    EXPECT_THAT(texts(all, "dd"), Contains("</td><script>alert('1')</script>\"&amp;\xEF\xBF\xBD"));
+    EXPECT_THAT(texts_of(all, "dd"),
+                Contains("</td><script>alert('1')</script>\"&amp;\xEF\xBF\xBD"));
   }
 }
 
@@ -221,7 +221,7 @@ TEST(ReportPage, ErrorsOfZeroAreShown) {
   }
   const auto all = page(results);
   EXPECT_EQ(elements(all, "path", "mark").size(), 8U + 4U);  // points and names
-  EXPECT_THAT(texts(all, "text"), Contains("0"));
+  EXPECT_THAT(texts_of(all, "text"), Contains("0"));
 }
 
 TEST(ReportPage, HeadsAreFoldedAway) {
@@ -239,11 +239,11 @@ TEST(ReportPage, NamesNeedNotBeAskedFor) {
   one.selector = "topk";
   one.asked_tokens = 0;
   const auto all = page({one});
-  EXPECT_THAT(texts(all, "dd"), ElementsAre("g1", "16,000", "topk", "as given", "16"));
+  EXPECT_THAT(texts_of(all, "dd"), ElementsAre("g1", "16,000", "topk", "as given", "16"));
 }
 
 TEST(ReportPage, NoResultsMakeAPageTooAndSoDoMany) {
-  EXPECT_THAT(texts(page({}), "p"), Contains("There are no results."));
+  EXPECT_THAT(texts_of(page({}), "p"), Contains("There are no results."));
   std::vector<method_errors> results;
   for (int i = 0; i < 1000; ++i) {
     const int budget = 1 + i / 100;

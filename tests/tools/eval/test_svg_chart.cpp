@@ -12,8 +12,6 @@
 namespace kvtier::eval {
 namespace {
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-
 chart_point at(double x, double y, double reach = unknown) { return {x, y, reach, false, {}, {}}; }
 
 point_chart chart_of(std::vector<chart_series> series) {
