@@ -139,6 +139,19 @@ TEST_F(eval_command, a_path_that_cannot_be_written_fails_at_once) {
   }
 }
 
+TEST_F(eval_command, a_full_disk_under_one_report_does_not_cost_the_others) {
+  const outcome result = judge("--selector topk --json /dev/full --html all.html");
+  expect_one_clear_line(result, 1, "--json /dev/full");
+  EXPECT_THAT(result.out, HasSubstr("topk"));
+  EXPECT_THAT(read_file(folder_ / "all.html"), StartsWith("<!DOCTYPE html>"));
+  const outcome both = run(
+      "-q --tokens 64 --cases 1 --data synthetic:g2 --selector topk --json /dev/full --html b.html",
+      "/dev/full");
+  expect_one_clear_line(both, 1, "standard output");
+  EXPECT_THAT(both.err, HasSubstr("--json /dev/full"));
+  EXPECT_THAT(read_file(folder_ / "b.html"), StartsWith("<!DOCTYPE html>"));
+}
+
 TEST_F(eval_command, judges_selectors_at_budgets) {
   const outcome result = judge(
       "--selector topk --selector sketch:bits=1 --budget 0.1,0.5 --per-head "
