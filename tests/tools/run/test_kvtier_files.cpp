@@ -96,5 +96,12 @@ TEST_F(kvtier_files, on_a_full_disk_do_not_cut_the_output) {
   EXPECT_THAT(parse_lines(read_file(folder_ / "logits")), SizeIs(3));
 }
 
+TEST_F(kvtier_files, beyond_the_limit_of_file_sizes_are_named) {
+  write("in.jsonl", short_prompts(20));
+  const auto result = run_job("--output out --logits logits", "out.txt", "ulimit -f 8 &&");
+  expect_one_clear_line(result, 1, "--logits: cannot write 'logits' (File too large)");
+  EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(20));
+}
+
 }  // namespace
 }  // namespace kvtier::test
