@@ -242,9 +242,13 @@ int evaluate_all(const eval_options& options) {
     return ask_needles(options);
   }
   if (options.data.empty() || options.selectors.empty()) {
+    const bool both = options.data.empty() && options.selectors.empty();
     throw std::invalid_argument(
-        "--data and --selector are missing; give what to attend and how, such as --data "
-        "synthetic:g2 --selector sketch, or --needle");
+        fmt::format("{} missing; give what to attend and how, such as --data synthetic:g2 "
+                    "--selector sketch, or --needle",
+                    both                   ? "--data and --selector are"
+                    : options.data.empty() ? "--data is"
+                                           : "--selector is"));
   }
   judging judge(options);
   const std::vector<std::uint64_t> lengths = tokens_of(options);

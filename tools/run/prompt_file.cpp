@@ -81,8 +81,10 @@ std::string read_max_tokens(const json& object, prompt_line& out) {
   if (max_tokens == object.end()) {
     return {};
   }
-  if (!integer_in(*max_tokens, 1, std::numeric_limits<std::int32_t>::max())) {
-    return fmt::format("\"max_tokens\" is {}; write an integer from 1", shown(*max_tokens));
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (!integer_in(*max_tokens, 1, most)) {
+    return fmt::format("\"max_tokens\" is {}; write an integer from 1 to {}", shown(*max_tokens),
+                       most);
   }
   out.max_tokens = max_tokens->get<std::uint32_t>();
   return {};

@@ -58,13 +58,20 @@ TEST_F(eval_command, says_its_flags) {
         "--one-key-tokens", "--per-head", "--json",   "--html",     "--quiet"}) {
     EXPECT_THAT(help.out, HasSubstr(flag));
   }
+  std::string words = help.out;  // which the help breaks into lines
+  for (const char space : {'\n', ' '}) {
+    std::erase(words, space);
+  }
+  EXPECT_THAT(words, HasSubstr("KINDisoneofg1,g2,"));
+  EXPECT_THAT(words, HasSubstr("loc3,nomean;allleavesoutnomean"));
 }
 
 TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "--data and --selector are missing"},
-      {"--data synthetic:g2", "--data and --selector are missing"},
-      {"--selector sketch", "--data and --selector are missing"},
+      {"--data synthetic:g2", "eval: --selector is missing"},
+      {"--selector sketch", "eval: --data is missing"},
+      {"--data synthetic:g2 --selector sketch --as-given --budget .1", "--as-given"},
       {"--data synthetic:g2 --selector best", "selector \"best\": the kind"},
       {"--data synthetic:g2 --selector full", "\"full\" chooses nothing"},
       {"--data synthetic:g2 --selector none", "\"none\" chooses nothing"},
