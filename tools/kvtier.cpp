@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -85,9 +86,14 @@ void start_over_with_sleeping_openmp(char** argv) {
   }
 }
 
+/// A write beyond the limit of file sizes (ulimit -f) then fails, and its file is named, as any
+/// write that fails.
+void take_size_limits_as_errors() { std::signal(SIGXFSZ, SIG_IGN); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  take_size_limits_as_errors();
   start_over_with_sleeping_openmp(argv);
   CLI::App app("Attention over KV caches that do not fit on the GPU", "kvtier");
   app.set_version_flag("--version", "kvtier " KVTIER_VERSION);

@@ -7,24 +7,18 @@
 #include <set>
 #include <sstream>
 
+#include "tools/decoder/json_excerpt.hpp"
+
 namespace kvtier::decoder {
 namespace {
 
-/// The value as it stands in a message: short, and valid text whatever bytes the file holds.
-std::string excerpt(const nlohmann::json& value) {
-  constexpr std::size_t longest = 60;
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > longest) {
-    text.resize(longest);
-    text += "...";
-  }
-  return text;
-}
+constexpr std::size_t longest_excerpt = 60;
 
 }  // namespace
 
 void json_value::fail(std::string_view complaint) const {
-  throw model_error(where_ + " is " + excerpt(*value_) + ": " + std::string(complaint));
+  throw model_error(where_ + " is " + json_excerpt(*value_, longest_excerpt) + ": " +
+                    std::string(complaint));
 }
 
 void json_value::require_object() const {
@@ -134,7 +128,7 @@ json_document json_document::parse(std::string_view text, std::string name, int 
     }
     if (what == event::key && depth <= unique_depth &&
         !keys[static_cast<std::size_t>(depth)].insert(parsed.get<std::string>()).second) {
-      throw model_error(name + ": the key " + excerpt(parsed) +
+      throw model_error(name + ": the key " + json_excerpt(parsed, longest_excerpt) +
                         " appears twice; the file is damaged, write it again");
     }
     return true;

@@ -49,22 +49,34 @@ layered_name split_layer(std::string_view item, std::string_view text) {
   return {std::string(text.substr(0, at)), layer};
 }
 
+/// The value of `text` = "+name=value"; nothing where it has another name.
+std::optional<std::string_view> value_of(std::string_view text, std::string_view name) {
+  return text.starts_with(name) ? std::optional(text.substr(name.size())) : std::nullopt;
+}
+
 /// "+drift=48" and "+sd=0.7", in any order.
 void read_suffixes(std::string_view item, std::string_view text, synthetic_options& options) {
-  constexpr std::string_view drift = "+drift=", sd = "+sd=";
+  bool has_drift = false, has_sd = false;
   while (!text.empty()) {
     const std::string_view one = text.substr(0, text.find('+', 1));
-    if (one.starts_with(drift)) {
-      options.steps = parse_number<std::uint32_t>(one.substr(drift.size())).value_or(0);
-    } else if (one.starts_with(sd)) {
-      options.deviation = parse_number<float>(one.substr(sd.size())).value_or(0.0F);
+    bool good = false, again = false;
+    if (const auto drift = value_of(one, "+drift=")) {
+      again = std::exchange(has_drift, true);
+      options.steps = parse_number<std::uint32_t>(*drift).value_or(0);
+      good = options.steps > 0;
+    } else if (const auto sd = value_of(one, "+sd=")) {
+      again = std::exchange(has_sd, true);
+      options.deviation = parse_number<float>(*sd).value_or(0.0F);
+      good = options.deviation > 0 && options.deviation <= most_synthetic_deviation;
     }
-    const bool good =
-        one.starts_with(drift) ? options.steps > 0 : one.starts_with(sd) && options.deviation > 0;
+    if (again) {
+      refuse(item, "'" + std::string(one) + "' is the second of its name; leave one of them out");
+    }
     if (!good) {
       refuse(item, "'" + std::string(one) +
                        "' is not understood; write +drift=48 for 48 successive queries, +sd=0.7 "
-                       "for logits of that standard deviation");
+                       "for logits of that standard deviation, more than 0 and at most " +
+                       std::to_string(static_cast<int>(most_synthetic_deviation)));
     }
     text.remove_prefix(one.size());
   }

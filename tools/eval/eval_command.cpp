@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 #include <vector>
@@ -21,6 +21,7 @@
 #include "tools/eval/report_page.hpp"
 #include "tools/eval/results_json.hpp"
 #include "tools/eval/results_table.hpp"
+#include "tools/run/report_attempts.hpp"
 
 namespace kvtier::eval {
 namespace {
@@ -153,33 +154,43 @@ void write_file(const std::string& path, const char* flag,
   }
 }
 
-void finish_output() {
-  if (std::fflush(stdout) != 0 || !std::cout.flush()) {
-    throw std::runtime_error("the standard output cannot be written; check that there is room");
+template <class Result> std::string json_text(const std::vector<Result>& results) {
+  std::ostringstream text;
+  write_json(results, text);
+  return text.str();
+}
+
+std::string text_report(const eval_options& options, const std::vector<method_errors>& results) {
+  std::string text = results_table(results) + results_over_data(results);
+  for (const method_errors& one : options.per_head ? results : std::vector<method_errors>()) {
+    text +=
+        fmt::format("{} {} at {:.3g}\n{}", one.data, one.selector, one.budget, heads_table(one));
   }
+  return text;
+}
+
+std::string text_report(const eval_options&, const std::vector<needle_result>& results) {
+  return needle_table(results);
 }
 
 template <class Result>
-void write_files(const eval_options& options, const std::vector<Result>& results) {
-  if (!options.json.empty() && options.json != "-") {
-    write_file(options.json, "--json", [&](std::ostream& to) { write_json(results, to); });
+void report(const eval_options& options, const std::vector<Result>& results) {
+  const bool json_first = options.json == "-";
+  run::report_attempts reports;
+  reports.attempt([&] {
+    run::write_standard_output(json_first ? json_text(results) : text_report(options, results));
+  });
+  if (!options.json.empty() && !json_first) {
+    reports.attempt([&] {
+      write_file(options.json, "--json", [&](std::ostream& to) { write_json(results, to); });
+    });
   }
   if (!options.html.empty()) {
-    write_file(options.html, "--html", [&](std::ostream& to) { write_page(results, to); });
+    reports.attempt([&] {
+      write_file(options.html, "--html", [&](std::ostream& to) { write_page(results, to); });
+    });
   }
-}
-
-void report(const eval_options& options, const std::vector<method_errors>& results) {
-  if (options.json == "-") {
-    write_json(results, std::cout);
-  } else {
-    fmt::print("{}{}", results_table(results), results_over_data(results));
-    for (const method_errors& one : options.per_head ? results : std::vector<method_errors>()) {
-      fmt::print("{} {} at {:.3g}\n{}", one.data, one.selector, one.budget, heads_table(one));
-    }
-  }
-  write_files(options, results);
-  finish_output();
+  reports.finish();
 }
 
 std::vector<std::uint64_t> tokens_of(const eval_options& options) {
@@ -214,14 +225,7 @@ int ask_needles(const eval_options& options) {
                                  fmt::print(stderr, "{}\n", text);
                                }
                              }};
-  const std::vector<needle_result> results = results_of(asked);
-  if (options.json == "-") {
-    write_json(results, std::cout);
-  } else {
-    fmt::print("{}", needle_table(results));
-  }
-  write_files(options, results);
-  finish_output();
+  report(options, results_of(asked));
   return 0;
 }
 
@@ -238,9 +242,13 @@ int evaluate_all(const eval_options& options) {
     return ask_needles(options);
   }
   if (options.data.empty() || options.selectors.empty()) {
+    const bool both = options.data.empty() && options.selectors.empty();
     throw std::invalid_argument(
-        "--data and --selector are missing; give what to attend and how, such as --data "
-        "synthetic:g2 --selector sketch, or --needle");
+        fmt::format("{} missing; give what to attend and how, such as --data synthetic:g2 "
+                    "--selector sketch, or --needle",
+                    both                   ? "--data and --selector are"
+                    : options.data.empty() ? "--data is"
+                                           : "--selector is"));
   }
   judging judge(options);
   const std::vector<std::uint64_t> lengths = tokens_of(options);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "tools/eval/synthetic_kinds.hpp"
+
 namespace kvtier::eval {
 namespace {
 
@@ -52,7 +54,8 @@ void add_data_flags(CLI::App& command, eval_options& options) {
   data->add_option("--data", options.data,
                    "What is attended, a list: synthetic:KIND, synthetic:all, "
                    "synthetic:KIND[+drift=STEPS][+sd=X], needle[:layerL], trained[:layerL], "
-                   "model:DIR[:layerL], dump:FILE[:layerL]")
+                   "model:DIR[:layerL], dump:FILE[:layerL]. KIND is one of " +
+                       synthetic_kind_names() + "; all leaves out nomean")
       ->type_name("LIST")
       ->delimiter(',');
   data->add_option("--tokens", options.tokens,
@@ -129,7 +132,8 @@ void add_method_flags(CLI::App& command, eval_options& options) {
       ->delimiter(',')
       ->check(share_from(1e-6))
       ->capture_default_str();
-  methods->add_flag("--as-given", options.as_given, "Take selectors as they are; no budgets");
+  methods->add_flag("--as-given", options.as_given, "Take selectors as they are; no budgets")
+      ->excludes(command.get_option("--budget"));
   methods->add_option("--seeds", options.seeds, "Draws per query")
       ->check(CLI::Range(1U, most_seeds))
       ->capture_default_str();

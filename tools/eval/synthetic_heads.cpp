@@ -24,7 +24,6 @@ constexpr float sink_value_size = .05F;
 constexpr float drift_cosine = .98F;
 /// Rows from which a query's deviation is measured: 1 % off at most, at any number of tokens.
 constexpr std::uint64_t measured_rows = 65536;
-constexpr float most_deviation = 16;
 
 /// What a stream of random numbers is for: each row, run or query has its own.
 enum class purpose : std::uint64_t {
@@ -357,10 +356,10 @@ head_case make_synthetic_case(const synthetic_options& options) {
   if (options.steps == 0) {
     refuse("steps", options.steps, "use at least 1");
   }
-  if (!(options.deviation >= 0 && options.deviation <= most_deviation)) {
+  if (!(options.deviation >= 0 && options.deviation <= most_synthetic_deviation)) {
     throw std::invalid_argument("synthetic data: deviation is " +
-                                std::to_string(options.deviation) + "; use 0 to " +
-                                std::to_string(most_deviation));
+                                std::to_string(options.deviation) + "; use up to " +
+                                std::to_string(most_synthetic_deviation) + ", or 0 for the kind's");
   }
   return case_maker(options).make();
 }

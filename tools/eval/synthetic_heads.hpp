@@ -9,6 +9,8 @@
 
 namespace kvtier::eval {
 
+inline constexpr float most_synthetic_deviation = 16;
+
 struct synthetic_options {
   synthetic_kind kind = synthetic_kind::g2;
   std::uint64_t tokens = 16384;  ///< beside the window's
@@ -17,7 +19,7 @@ struct synthetic_options {
   /// Successive queries over the same keys and context, each at cosine .98 to the one before;
   /// needles and sinks are those of the first.
   std::uint32_t steps = 1;
-  float deviation = 0;  ///< of the logits of all query heads; 0: the kind's
+  float deviation = 0;  ///< of the logits of all query heads, up to the most; 0: the kind's
 };
 
 /// The window of a synthetic case: tokens that are attended exactly.

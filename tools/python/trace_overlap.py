@@ -3,6 +3,7 @@
 Run as a program: trace_overlap.py TRACE.json
 """
 
+import argparse
 import json
 import sys
 
@@ -71,5 +72,18 @@ def share(part, whole):
     return f"{100 * part / whole:.0f} %" if whole else "none"
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trace", metavar="TRACE.json", help="what kvtier run --trace wrote")
+    options = parser.parse_args()
+    try:
+        print(describe(options.trace))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"trace_overlap: {options.trace}: {error or type(error).__name__}; give a trace of kvtier run --trace",
+              file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    print(describe(sys.argv[1]))
+    sys.exit(main())

@@ -12,7 +12,7 @@
 namespace kvtier::run {
 
 struct measured_bits {
-  std::uint64_t tokens = 0;                 ///< that were looked at; 0: too few to tell
+  std::uint64_t tokens = 0;  ///< that were looked at; 0: too few to tell, or no layer to look at
   std::uint32_t one_bit = 0, two_bits = 0;  ///< KV heads of layers that the selector draws from
 
   bool operator==(const measured_bits&) const = default;

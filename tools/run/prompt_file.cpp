@@ -2,39 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_map>
+
+#include "tools/decoder/json_excerpt.hpp"
 
 namespace kvtier::run {
 namespace {
 
 using nlohmann::json;
 
-/// Looks no deeper than `levels`: nlohmann writes a value recursively, and what a line holds can be
-/// nested deep enough to exhaust the stack.
-bool nested_deeper_than(const json& value, int levels) {
-  return value.is_structured() &&
-         (levels == 0 || std::any_of(value.begin(), value.end(), [levels](const json& inner) {
-            return nested_deeper_than(inner, levels - 1);
-          }));
-}
-
-/// As error texts show a value: JSON, cut where it gets long.
 std::string shown(const json& value) {
-  constexpr std::size_t longest = 40;
-  constexpr int deepest = 20;
-  if (nested_deeper_than(value, deepest)) {
-    return fmt::format("an {} of more than {} levels", value.type_name(), deepest);
-  }
-  auto text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > longest) {
-    text.resize(longest - 3);
-    text += "...";
-  }
-  return text;
+  constexpr std::size_t longest = 37;
+  return decoder::json_excerpt(value, longest);
 }
 
 /// Whether `value` is an integer in [low, high].
@@ -99,8 +81,10 @@ std::string read_max_tokens(const json& object, prompt_line& out) {
   if (max_tokens == object.end()) {
     return {};
   }
-  if (!integer_in(*max_tokens, 1, std::numeric_limits<std::int32_t>::max())) {
-    return fmt::format("\"max_tokens\" is {}; write an integer from 1", shown(*max_tokens));
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (!integer_in(*max_tokens, 1, most)) {
+    return fmt::format("\"max_tokens\" is {}; write an integer from 1 to {}", shown(*max_tokens),
+                       most);
   }
   out.max_tokens = max_tokens->get<std::uint32_t>();
   return {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <string_view>
 
 #include "tools/run/answer_measures.hpp"
+#include "tools/run/output_file.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -98,6 +100,13 @@ std::string result_json(const prompt_line& line, const batch_result& result,
 }
 
 void result_writer::put(std::size_t index, std::string line) {
+  errno = 0;
+  if (!try_put(index, std::move(line))) {
+    throw std::runtime_error(write_complaint(flag_, name_, errno));
+  }
+}
+
+bool result_writer::try_put(std::size_t index, std::string line) {
   lines_[index] = std::move(line);
   there_[index] = true;
   const auto first = next_;
@@ -105,10 +114,7 @@ void result_writer::put(std::size_t index, std::string line) {
     out_ << lines_[next_] << '\n';
     std::string().swap(lines_[next_]);
   }
-  if (next_ != first && !out_.flush()) {
-    throw std::runtime_error(
-        fmt::format("{}: cannot write '{}'; check that the disk has room", flag_, name_));
-  }
+  return next_ == first || out_.flush().good();
 }
 
 }  // namespace kvtier::run

@@ -35,8 +35,7 @@ std::string error_json(const prompt_line& line, const std::string& error);
 std::string logits_json(const prompt_line& line, std::span<const std::int32_t> token_ids,
                         std::span<const float> logits);
 
-/// Writes lines in order of their index as soon as all before them are there. Throws
-/// std::runtime_error naming the file when it cannot be written.
+/// Writes lines in order of their index as soon as all before them are there.
 class result_writer {
  public:
   /// `flag` and `name` are for messages; `out` is not owned.
@@ -47,7 +46,10 @@ class result_writer {
         lines_(count),
         there_(count, false) {}
 
+  /// Throws std::runtime_error naming the file when it cannot be written.
   void put(std::size_t index, std::string line);
+  /// The same without throwing: false when the file cannot be written.
+  bool try_put(std::size_t index, std::string line);
   bool has(std::size_t index) const { return there_[index]; }
 
  private:

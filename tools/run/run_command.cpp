@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <mutex>
@@ -16,14 +15,15 @@
 #include <utility>
 
 #include "runtime/kvtier.hpp"
-#include "runtime/trace_writer.hpp"
 #include "tools/decoder/model.hpp"
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/run/batch_scheduler.hpp"
 #include "tools/run/interrupt.hpp"
+#include "tools/run/job_files.hpp"
 #include "tools/run/job_input.hpp"
 #include "tools/run/measured_bits.hpp"
 #include "tools/run/progress_bar.hpp"
+#include "tools/run/report_attempts.hpp"
 #include "tools/run/result_writer.hpp"
 #include "tools/run/runtime_engine.hpp"
 #include "tools/run/size_text.hpp"
@@ -32,27 +32,6 @@
 
 namespace kvtier::run {
 namespace {
-
-/// A file that is there before the job starts, so that a bad path fails at once.
-std::ofstream open_for_writing(const std::string& path, std::string_view flag) {
-  std::ofstream file(path, std::ios::trunc);
-  if (!file) {
-    throw usage_error(
-        fmt::format("{}: cannot write '{}'; name a file in a directory that exists", flag, path));
-  }
-  return file;
-}
-
-std::unique_ptr<trace_writer> open_trace(const std::string& path) {
-  if (path.empty()) {
-    return nullptr;
-  }
-  try {
-    return std::make_unique<trace_writer>(path);
-  } catch (const std::system_error& error) {
-    throw usage_error(fmt::format("--trace: {}", error.what()));
-  }
-}
 
 std::string_view to_text(log_level level) {
   switch (level) {
@@ -177,16 +156,11 @@ class batch_run {
       logits_writer_.emplace(*logits, "--logits", options.logits, input.lines.size());
       kept_logits_.resize(input.prompts.size());
     }
-    for (std::size_t i = 0; i < input.lines.size(); ++i) {
-      if (!input.lines[i].error.empty()) {
-        ++summary_.failed;
-        put_error(i, input.lines[i].error);
-      }
-    }
     summary_.lines = input.lines.size();
   }
 
-  /// Runs all prompts. When this throws, every line still has its result or an error.
+  /// Runs all prompts. When this throws, every line still has its result or an error, in every file
+  /// that can be written.
   void execute(batch_engine& engine, const decoder::model_config& model,
                const interrupt_guard& interrupt) {
     batch_options settings;
@@ -211,6 +185,7 @@ class batch_run {
     callbacks.stop = [&interrupt] { return interrupt.caught() != 0; };
     const auto begin = std::chrono::steady_clock::now();
     try {
+      put_bad_lines();
       summary_.progress = run_batch(engine, input_.prompts, settings, callbacks);
     } catch (const std::exception& error) {
       fail_rest(error.what());
@@ -260,17 +235,33 @@ class batch_run {
                                    : logits_json(line, kept.tokens, kept.logits));
   }
 
-  void put_error(std::size_t index, const std::string& error) {
-    writer_.put(index, error_json(input_.lines[index], error));
-    if (logits_writer_) {
-      logits_writer_->put(index, error_json(input_.lines[index], error));
+  void put_bad_lines() {
+    for (std::size_t i = 0; i < input_.lines.size(); ++i) {
+      if (const auto& line = input_.lines[i]; !line.error.empty()) {
+        ++summary_.failed;
+        writer_.put(i, error_json(line, line.error));
+        if (logits_writer_) {
+          logits_writer_->put(i, error_json(line, line.error));
+        }
+      }
     }
   }
 
+  /// The files do without each other: the job may have broken off because one of them is full.
   void fail_rest(const std::string& why) {
+    fail_rest(writer_, why);
+    if (logits_writer_) {
+      fail_rest(*logits_writer_, why);
+    }
+  }
+
+  void fail_rest(result_writer& writer, const std::string& why) {
     for (std::size_t i = 0; i < input_.lines.size(); ++i) {
-      if (!writer_.has(i)) {
-        put_error(i, "the job broke off: " + why);
+      const auto& line = input_.lines[i];
+      if (!writer.has(i) &&
+          !writer.try_put(
+              i, error_json(line, line.error.empty() ? "the job broke off: " + why : line.error))) {
+        return;
       }
     }
   }
@@ -334,16 +325,30 @@ std::optional<measured_bits> measure_first(decoder::model& model,
       model, prompts.empty() ? std::span<const std::int32_t>() : prompts.front().tokens, settings);
 }
 
-void write_metrics(const runtime& tiers, const std::string& path, std::ofstream& out) {
+void write_metrics(const runtime& tiers, const std::string& path, output_file& file) {
   if (path.ends_with(".json")) {
-    write_metrics_json(tiers, out);
+    write_metrics_json(tiers, file.stream());
   } else {
-    write_prometheus(tiers, out);
+    write_prometheus(tiers, file.stream());
   }
-  if (!out.flush()) {
-    throw std::runtime_error(
-        fmt::format("--metrics: cannot write '{}'; check that the disk has room", path));
+  file.flush();
+}
+
+void write_reports(const run_options& options, const job_summary& summary, const runtime& tiers,
+                   job_files& files, progress_bar& bar) {
+  report_attempts reports;
+  if (files.metrics) {
+    reports.attempt([&] { write_metrics(tiers, options.metrics, *files.metrics); });
   }
+  if (files.trace) {
+    reports.attempt([&] { files.trace->close(); });
+  }
+  if (options.json) {
+    reports.attempt([&] { write_standard_output(summary_json(summary) + "\n"); });
+  } else if (!options.quiet) {
+    bar.message(summary_text(summary));
+  }
+  reports.finish();
 }
 
 }  // namespace
@@ -360,20 +365,10 @@ int run(const run_options& options, const build_facts& facts) {
   const auto job = measure_job(input.prompts, options);
   auto settings = make_config(options, model_config, job);
 
-  const auto trace = open_trace(options.trace);
-  std::ofstream metrics_file, output_file, logits_file;
-  if (!options.logits.empty()) {
-    logits_file = open_for_writing(options.logits, "--logits");
-  }
-  if (!options.metrics.empty()) {
-    metrics_file = open_for_writing(options.metrics, "--metrics");
-  }
-  if (options.output != "-") {
-    output_file = open_for_writing(options.output, "--output");
-  }
+  job_files files(options);
   const auto model = decoder::model::load(options.model, {options.threads});
   progress_bar bar(!options.quiet);
-  settings.trace = trace.get();
+  settings.trace = files.trace ? &*files.trace : nullptr;
   runtime_log log(options, bar);
   settings.log = [&log](log_level level, std::string_view text) { log.add(level, text); };
   const auto bits = measure_first(*model, input.prompts, settings);
@@ -382,28 +377,19 @@ int run(const run_options& options, const build_facts& facts) {
   }
   const auto tiers = open_runtime(settings);
 
+  files.begin();
   const interrupt_guard interrupt;
-  batch_run job_run(options, input, *words, options.output == "-" ? std::cout : output_file,
-                    options.logits.empty() ? nullptr : &logits_file, bar);
+  batch_run job_run(options, input, *words, files.output ? files.output->stream() : std::cout,
+                    files.logits ? &files.logits->stream() : nullptr, bar);
   {
-    runtime_engine engine(*tiers, *model, trace.get(), [&log] { return log.last_error(); });
+    runtime_engine engine(*tiers, *model, settings.trace, [&log] { return log.last_error(); });
     job_run.execute(engine, model_config, interrupt);
   }
   bar.clear();
   auto& summary = job_run.summary();
   fill_summary(summary, options, facts, *tiers, *model, job);
   summary.bits = bits;
-  if (!options.metrics.empty()) {
-    write_metrics(*tiers, options.metrics, metrics_file);
-  }
-  if (trace) {
-    trace->close();
-  }
-  if (options.json) {
-    std::cout << summary_json(summary) << std::endl;
-  } else if (!options.quiet) {
-    bar.message(summary_text(summary));
-  }
+  write_reports(options, summary, *tiers, files, bar);
   if (interrupt.caught() != 0) {
     return 128 + interrupt.caught();
   }

@@ -59,8 +59,10 @@ void add_tier_flags(CLI::App& command, run_options& options) {
       ->check(CLI::Range(16U, 1024U))
       ->capture_default_str();
   tiers->add_option("--sinks", options.sinks, "First tokens, which leave the device last")
+      ->check(whole_number(most_u32))
       ->capture_default_str();
   tiers->add_option("--window", options.window, "Last tokens, which leave the device last")
+      ->check(whole_number(most_u32))
       ->capture_default_str();
 }
 

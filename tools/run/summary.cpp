@@ -83,6 +83,9 @@ std::string selector_text(const job_summary& summary) {
 }  // namespace
 
 std::string bits_text(const measured_bits& bits) {
+  if (bits.one_bit + bits.two_bits == 0) {
+    return "bits=auto measured nothing: no layer is left to the selector";
+  }
   return fmt::format(
       "{} of {} KV heads have 1 bit per coordinate, the others 2 ({})", bits.one_bit,
       bits.one_bit + bits.two_bits,

@@ -35,7 +35,7 @@ struct job_summary {
 /// One JSON document, indented, without the last line end. Every rate is in tokens per second.
 std::string summary_json(const job_summary& summary);
 
-/// "3 of 8 KV heads have 1 bit per coordinate, ...".
+/// "3 of 8 KV heads have 1 bit per coordinate, ...", and whence that is known.
 std::string bits_text(const measured_bits& bits);
 
 /// A few lines for people.

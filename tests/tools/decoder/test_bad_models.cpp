@@ -12,6 +12,7 @@
 #include "tests/tools/decoder/temporary_folder.hpp"
 #include "tests/tools/decoder/test_folders.hpp"
 #include "tools/decoder/model.hpp"
+#include "tools/decoder/tokenizer.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -118,6 +119,16 @@ TEST_F(bad_model, no_config) {
   expect_refused({"config.json", "is not there"});
 }
 
+TEST_F(bad_model, values_nested_too_deep_to_show) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  folder_.write("config.json",
+                R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": )" + deep + "}");
+  expect_refused({"config.json", "num_hidden_layers is an array of more than 20 levels"});
+  folder_.write("tokenizer.json", deep);
+  expect_model_error([&] { decoder::tokenizer::load(folder_.path()); },
+                     {"tokenizer.json", "more than 20 levels"});
+}
+
 class bad_shards : public bad_model {
  protected:
   void SetUp() override { folder_.copy_from(decoder_goldens() / "smollm3_bf16_defaults_sharded"); }
@@ -146,6 +157,9 @@ TEST_F(bad_shards, index_without_map) {
   expect_refused({"model.safetensors.index.json", "weight_map", "missing"});
   folder_.write("model.safetensors.index.json", R"({"weight_map": [1]})");
   expect_refused({"weight_map", "object"});
+  folder_.write("model.safetensors.index.json",
+                std::string(100'000, '[') + std::string(100'000, ']'));
+  expect_refused({"model.safetensors.index.json", "more than 20 levels"});
 }
 
 class bad_batch : public testing::Test {

@@ -74,6 +74,12 @@ TEST_F(safetensors, files_too_short_for_their_header) {
   expect_refused(with_length(std::uint64_t{1} << 63, "{}"), {"header claims"});
 }
 
+TEST_F(safetensors, headers_nested_too_deep_to_show) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  expect_refused(file_of(deep, 0), {"header", "an array of more than 20 levels", "object"});
+  expect_refused(file_of(R"({"a":{"dtype":)" + deep + "}}", 0), {"a.dtype", "more than 20 levels"});
+}
+
 TEST_F(safetensors, headers_that_are_no_object) {
   expect_refused(file_of("", 0), {"header", "not JSON"});
   expect_refused(file_of("[]", 0), {"object"});

@@ -145,10 +145,14 @@ TEST(data_source, refuses_what_it_does_not_know) {
   expect_refusal("synthetic:g5", small(), {"g1, g2", "nomean"});
   expect_refusal("synthetic:g2+drift=0", small(), {"+drift=48"});
   expect_refusal("synthetic:g2+sink", small(), {"'+sink'"});
-  for (const char* sd : {"+sd=", "+sd=0", "+sd=-1", "+sd=x", "+sd=nan"}) {
-    expect_refusal(std::string("synthetic:g2") + sd, small(), {sd, "+sd=0.7"});
+  for (const char* sd : {"+sd=", "+sd=0", "+sd=17", "+sd=inf", "+sd=-1", "+sd=x", "+sd=nan"}) {
+    expect_refusal(std::string("synthetic:g2") + sd, small(),
+                   {sd, "+sd=0.7", "more than 0 and at most 16"});
   }
   expect_refusal("synthetic:g2+sd=2+", small(), {"'+'"});
+  EXPECT_EQ(load_cases("synthetic:g2+sd=16", small()).at(0).data, "synthetic:g2+sd=16");
+  expect_refusal("synthetic:g2+sd=1+sd=2", small(), {"'+sd=2' is the second of its name"});
+  expect_refusal("synthetic:g2+drift=2+sd=1+drift=2", small(), {"'+drift=2' is the second"});
   expect_refusal("needle:layerx", small(), {"':layerx'", ":layer3"});
   expect_refusal("needle:layer", small(), {"':layer'"});
   expect_refusal("needle:layer-1", small(), {"':layer-1'"});

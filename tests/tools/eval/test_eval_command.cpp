@@ -58,13 +58,20 @@ TEST_F(eval_command, says_its_flags) {
         "--one-key-tokens", "--per-head", "--json",   "--html",     "--quiet"}) {
     EXPECT_THAT(help.out, HasSubstr(flag));
   }
+  std::string words = help.out;  // which the help breaks into lines
+  for (const char space : {'\n', ' '}) {
+    std::erase(words, space);
+  }
+  EXPECT_THAT(words, HasSubstr("KINDisoneofg1,g2,"));
+  EXPECT_THAT(words, HasSubstr("loc3,nomean;allleavesoutnomean"));
 }
 
 TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "--data and --selector are missing"},
-      {"--data synthetic:g2", "--data and --selector are missing"},
-      {"--selector sketch", "--data and --selector are missing"},
+      {"--data synthetic:g2", "eval: --selector is missing"},
+      {"--selector sketch", "eval: --data is missing"},
+      {"--data synthetic:g2 --selector sketch --as-given --budget .1", "--as-given"},
       {"--data synthetic:g2 --selector best", "selector \"best\": the kind"},
       {"--data synthetic:g2 --selector full", "\"full\" chooses nothing"},
       {"--data synthetic:g2 --selector none", "\"none\" chooses nothing"},
@@ -137,6 +144,19 @@ TEST_F(eval_command, a_path_that_cannot_be_written_fails_at_once) {
             "/dev/full");
     expect_one_clear_line(full, 1, "standard output");
   }
+}
+
+TEST_F(eval_command, a_full_disk_under_one_report_does_not_cost_the_others) {
+  const outcome result = judge("--selector topk --json /dev/full --html all.html");
+  expect_one_clear_line(result, 1, "--json /dev/full");
+  EXPECT_THAT(result.out, HasSubstr("topk"));
+  EXPECT_THAT(read_file(folder_ / "all.html"), StartsWith("<!DOCTYPE html>"));
+  const outcome both = run(
+      "-q --tokens 64 --cases 1 --data synthetic:g2 --selector topk --json /dev/full --html b.html",
+      "/dev/full");
+  expect_one_clear_line(both, 1, "standard output");
+  EXPECT_THAT(both.err, HasSubstr("--json /dev/full"));
+  EXPECT_THAT(read_file(folder_ / "b.html"), StartsWith("<!DOCTYPE html>"));
 }
 
 TEST_F(eval_command, judges_selectors_at_budgets) {

@@ -29,8 +29,9 @@ class kvtier_command : public command_folder {
     std::filesystem::create_directory(folder_ / "disk");
   }
 
-  command_outcome run_job(const std::string& more) const {
-    return run("run --quiet --model " + needle_folder + " --input in.jsonl " + more);
+  command_outcome run_job(const std::string& more, const std::string& out = "out.txt",
+                          const std::string& before = "") const {
+    return run("run --quiet --model " + needle_folder + " --input in.jsonl " + more, out, before);
   }
 
   void write(const std::string& name, const std::string& text) const {
@@ -40,6 +41,15 @@ class kvtier_command : public command_folder {
     return nlohmann::json::parse(read_file(folder_ / name));
   }
 };
+
+inline void expect_one_clear_line(const command_outcome& result, int code,
+                                  const std::string& mention) {
+  EXPECT_EQ(result.exit_code, code) << result.err;
+  EXPECT_THAT(result.out, testing::IsEmpty());
+  EXPECT_THAT(result.err,
+              testing::AllOf(testing::StartsWith("kvtier"), testing::HasSubstr(mention)));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
 
 inline std::vector<nlohmann::json> parse_lines(const std::string& text) {
   std::vector<nlohmann::json> lines;

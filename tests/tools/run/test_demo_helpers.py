@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,6 +22,27 @@ import tiny_model  # noqa: E402
 import trace_overlap  # noqa: E402
 
 FACT = re.compile(r"The code of ((?:[b-df-hj-np-tv-z][aeiou]){3}) is (\d{5})\.")
+
+
+class Flags(unittest.TestCase):
+    def run_script(self, name, *arguments):
+        # -S: without the packages that are installed here
+        return subprocess.run([sys.executable, "-S", ROOT / "tools" / "python" / name, *arguments],
+                              capture_output=True, text=True, check=False)
+
+    def test_help_needs_no_packages(self):
+        for name in ("dump_qkv.py", "trace_overlap.py"):
+            answer = self.run_script(name, "--help")
+            self.assertEqual((answer.returncode, answer.stderr), (0, ""), name)
+            self.assertIn("usage:", answer.stdout)
+
+    def test_what_is_missing_is_named(self):
+        answer = self.run_script("dump_qkv.py", "--model", "m", "--text", "t", "--tokens", "1", "--output", "o")
+        self.assertEqual(answer.returncode, 2)
+        self.assertRegex(answer.stderr, r"^dump_qkv: No module named .*; install torch, .*\n$")
+        answer = self.run_script("trace_overlap.py", "nowhere.json")
+        self.assertEqual(answer.returncode, 2)
+        self.assertRegex(answer.stderr, r"^trace_overlap: nowhere.json: .*; give a trace of kvtier run --trace\n$")
 
 
 class NeedleText(unittest.TestCase):

@@ -1,6 +1,7 @@
 // Bits per head as `kvtier run` measures them, against the spread of the captured heads.
 #include "tools/run/measured_bits.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "tools/decoder/tokenizer.hpp"
 #include "tools/eval/model_heads.hpp"
 #include "tools/run/run_options.hpp"
+#include "tools/run/summary.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -78,7 +80,9 @@ TEST(measured_bits, leave_dense_layers_out) {
   EXPECT_EQ(made->one_bit, 0u);
   EXPECT_EQ(made->two_bits, 1u);
   settings.dense_layers = {1, 3};
-  EXPECT_EQ(measure_bits(*model, text_tokens(1000), settings)->tokens, 0u) << "nothing to measure";
+  const auto nothing = measure_bits(*model, text_tokens(1000), settings);
+  EXPECT_EQ(nothing->tokens, 0u);
+  EXPECT_EQ(bits_text(*nothing), "bits=auto measured nothing: no layer is left to the selector");
   EXPECT_EQ(settings.head_bits, std::vector<std::uint8_t>(4, 2));
 }
 
@@ -91,6 +95,7 @@ TEST(measured_bits, are_two_where_the_prompt_is_too_short) {
     EXPECT_EQ(made->tokens, 0u);
     EXPECT_EQ(made->one_bit, 0u);
     EXPECT_EQ(made->two_bits, 2u);
+    EXPECT_THAT(bits_text(*made), testing::HasSubstr("the first prompt is too short to measure"));
     EXPECT_EQ(settings.head_bits, std::vector<std::uint8_t>(4, 2));
   }
 }

@@ -81,6 +81,8 @@ TEST(read_prompts, says_what_is_wrong_and_what_would_be_right) {
               HasSubstr("18446744073709551615"));
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":0})"),
               HasSubstr("\"max_tokens\" is 0"));
+  EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":2147483648})"),
+              HasSubstr("is 2147483648; write an integer from 1 to 2147483647"));
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":"5"})"), HasSubstr("\"5\""));
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":null})"), HasSubstr("null"));
 }

@@ -141,6 +141,17 @@ TEST(result_writer, names_a_file_that_cannot_be_written) {
   }
 }
 
+TEST(result_writer, tries_a_file_that_cannot_be_written_without_throwing) {
+  std::ostringstream out;
+  result_writer writer(out, "--output", "x", 3);
+  EXPECT_TRUE(writer.try_put(0, "a"));
+  out.setstate(std::ios::badbit);
+  EXPECT_TRUE(writer.try_put(2, "c")) << "not its turn yet";
+  EXPECT_FALSE(writer.try_put(1, "b"));
+  EXPECT_TRUE(writer.has(1));
+  EXPECT_EQ(out.str(), "a\n");
+}
+
 TEST(progress_line, fits_its_width_and_never_overflows) {
   batch_progress progress;
   EXPECT_THAT(progress_line(progress, 79), testing::HasSubstr("0/0 prompts"));
