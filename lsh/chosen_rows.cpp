@@ -4,6 +4,7 @@
 
 #include "lsh/reweighed_rows.hpp"
 #include "lsh/shared_work.hpp"
+#include "lsh/slope_samples.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -136,9 +137,8 @@ std::vector<row_masses> chosen_rows::masses() const {
 std::vector<slope_sums> chosen_rows::slopes(cpu::task_arena* helpers) const {
   std::vector<std::vector<slope_sums>> sums(chunks());
   share_work(chunks(), helpers, [&](std::size_t chunk) { slope_chunk(chunk, sums[chunk]); });
-  slope_sums none;
-  none.num.assign(call_.query.head_dim, 0.0);
-  std::vector<slope_sums> all(heads(), none);
+  const slope_fit none{0.0, 0.0, std::vector<double>(call_.query.head_dim)};
+  std::vector<slope_sums> all(heads(), {none, none});
   for (std::uint32_t h = 0; h < heads(); ++h) {
     for (const std::vector<slope_sums>& chunk : sums) {
       all[h].add(chunk[h]);
@@ -149,37 +149,19 @@ std::vector<slope_sums> chosen_rows::slopes(cpu::task_arena* helpers) const {
 
 void chosen_rows::slope_chunk(std::size_t chunk, std::vector<slope_sums>& sums) const {
   const selection& chosen = call_.chosen;
-  const std::size_t stride = padded_heads(heads());
-  std::vector<const std::byte*> rows;
-  std::vector<mean_value> means;
-  std::vector<float> factors;
-  sums.resize(heads());
+  slope_samples samples(call_.kernels, call_.element, heads(), call_.query.head_dim);
   for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
     const double t = weights_of(call_.row_threshold(i), chosen.estimator, true).t;
     if (t == 0.0) {
       continue;
     }
-    rows.push_back(rows_[i]);
-    means.push_back(call_.mean_of(chosen.rows[i] / tile_tokens));
-    factors.resize(factors.size() + stride);
+    samples.add(rows_[i], call_.mean_of(chosen.rows[i] / tile_tokens));
     for (std::uint32_t h = 0; h < heads(); ++h) {
-      const double x = chosen.row_rises[i * heads() + h];
-      const double factor = t * double{chosen.row_weights[i * heads() + h]} * x;
-      factors[factors.size() - stride + h] = static_cast<float>(factor);
-      sums[h].rise2 += factor * x;
+      const std::size_t at = i * heads() + h;
+      samples.describe(h, t * double{chosen.row_weights[at]}, double{chosen.row_rises[at]});
     }
   }
-  std::vector<float> sizes(rows.size()), num(std::size_t{heads()} * call_.query.head_dim);
-  call_.kernels.slopes({pass_over(rows.data(), rows.size()), means.data(), factors.data(),
-                        sizes.data(), num.data()});
-  for (std::uint32_t h = 0; h < heads(); ++h) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const double factor = factors[i * stride + h];
-      sums[h].noise += factor * factor * double{sizes[i]};
-    }
-    sums[h].num.assign(call_.query.head_dim, 0.0);
-    add_to(sums[h].num, num, h);
-  }
+  sums = samples.sums_of_rows();
 }
 
 std::vector<row_corrections> chosen_rows::correct(std::span<const row_estimate> estimates,

@@ -42,7 +42,11 @@ struct mean_value {
   float unit = 0.0f;
 };
 
+/// Sums that a slope pass makes at once: two for each of eight heads.
+inline constexpr std::uint32_t most_slope_sums = 16;
+
 /// With m the tile's mean value: sizes = |v - m|^2, num += sum of factor (v - m).
+/// `read.heads` is the number of sums, 1..most_slope_sums.
 struct slope_pass {
   row_pass read;
   const mean_value* means = nullptr;  ///< [count]

@@ -204,8 +204,9 @@ template <class Rows> class slope_adder {
  public:
   explicit slope_adder(const slope_pass& pass)
       : pass_(pass), shape_(pass.read), head_dim_(static_cast<int>(pass.read.head_dim)) {
-    num_[0].clear(head_dim_);
-    num_[1].clear(head_dim_);
+    for (std::uint32_t i = 0; i < shape_.quads(); ++i) {
+      num_[i].clear(head_dim_);
+    }
   }
 
   void run() {
@@ -270,7 +271,7 @@ template <class Rows> class slope_adder {
   const slope_pass& pass_;
   const pass_shape shape_;
   const int head_dim_;
-  quad_vectors<max_head_dim> num_[2];
+  quad_vectors<max_head_dim> num_[most_slope_sums / quad];
 };
 
 /// The scalars that 16 rows are multiplied by, [row][head].

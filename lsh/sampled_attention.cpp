@@ -6,6 +6,7 @@
 
 #include "lsh/chosen_rows.hpp"
 #include "lsh/reweighed_rows.hpp"
+#include "lsh/slope_samples.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -100,33 +101,18 @@ void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* 
   }
 }
 
-/// A tile's part of the slopes: its values lie together, so it is one unit of their noise.
 void sampled_attention::state::fit_tile(std::size_t i, const std::byte* const* tile_rows) {
   const selection& chosen = call.chosen;
   const std::uint32_t count = call.query.heads;
-  const std::size_t stride = padded_heads(count);
-  std::vector<float> factors(tile_tokens * stride), sizes(tile_tokens), num(count * head_dim());
+  slope_samples samples(call.kernels, call.element, count, call.query.head_dim);
   for (std::size_t row = 0; row < tile_tokens; ++row) {
+    samples.add(tile_rows[row], call.mean_of(chosen.tiles[i]));
     for (std::uint32_t h = 0; h < count; ++h) {
-      factors[row * stride + h] = chosen.token_factors[(i * count + h) * tile_tokens + row];
+      const std::size_t at = (i * count + h) * tile_tokens + row;
+      samples.describe(h, double{chosen.token_weights[at]}, double{chosen.token_rises[at]});
     }
   }
-  const std::vector<mean_value> means(tile_tokens, call.mean_of(chosen.tiles[i]));
-  call.kernels.slopes({{tile_rows, tile_tokens, call.element, count, call.query.head_dim},
-                       means.data(),
-                       factors.data(),
-                       sizes.data(),
-                       num.data()});
-  std::vector<slope_sums>& slopes = tile_sums[i].slopes;
-  slopes.assign(count, {});
-  for (std::uint32_t h = 0; h < count; ++h) {
-    const auto from = num.begin() + static_cast<std::ptrdiff_t>(h * head_dim());
-    slopes[h].num.assign(from, from + static_cast<std::ptrdiff_t>(head_dim()));
-    slopes[h].rise2 = double{chosen.tile_rises2[i * count + h]};
-    for (const double x : slopes[h].num) {
-      slopes[h].noise += x * x;
-    }
-  }
+  tile_sums[i].slopes = samples.sums_of_tile();
 }
 
 void sampled_attention::state::fit_slopes(cpu::task_arena* helpers) {

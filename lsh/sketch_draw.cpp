@@ -184,7 +184,10 @@ void run_draw::add_tile(const draw_setting& setting, std::size_t position, const
   tile_weights.insert(tile_weights.end(), sums_.begin(), sums_.begin() + query.heads);
   tile_moments.insert(tile_moments.end(), moment_sums_.begin(), moment_sums_.begin() + query.heads);
   if (setting.rises) {
-    add_tile_rises(query.heads);
+    const auto tokens = static_cast<std::ptrdiff_t>(query.heads * tile_tokens);
+    tile_rises.insert(tile_rises.end(), rise_sums_.begin(), rise_sums_.begin() + query.heads);
+    token_weights.insert(token_weights.end(), weights_.begin(), weights_.begin() + tokens);
+    token_rises.insert(token_rises.end(), rises_.begin(), rises_.begin() + tokens);
   }
   std::array<float, most_heads> tile_excess{};
   for (std::size_t g = 0; g < query.heads; ++g) {
@@ -194,19 +197,6 @@ void run_draw::add_tile(const draw_setting& setting, std::size_t position, const
     }
   }
   add_sums(excess, tile_excess, query.heads);
-}
-
-void run_draw::add_tile_rises(std::uint32_t heads) {
-  tile_rises.insert(tile_rises.end(), rise_sums_.begin(), rise_sums_.begin() + heads);
-  for (std::size_t g = 0; g < heads; ++g) {
-    float squares = 0.0f;
-    for (std::size_t at = g * tile_tokens; at < (g + 1) * tile_tokens; ++at) {
-      const float factor = weights_[at] * rises_[at];
-      token_factors.push_back(factor);
-      squares += factor * rises_[at];
-    }
-    tile_rises2.push_back(squares);
-  }
 }
 
 }  // namespace kvtier::lsh

@@ -41,7 +41,7 @@ class run_draw {
 
   std::vector<std::uint32_t> rows, thresholds, tiles, tile_thresholds;
   std::vector<float> row_weights, row_moments, tile_weights, tile_moments;
-  std::vector<float> row_rises, tile_rises, tile_rises2, token_factors;
+  std::vector<float> row_rises, tile_rises, token_weights, token_rises;
   std::array<double, most_heads> row_mass{}, whole_mass{}, whole_moments{}, audit_moments{};
   std::array<double, most_heads> row_rise{}, whole_rise{};
   std::vector<float> row_num, whole_num;  ///< [heads][head_dim], empty: nothing was added
@@ -65,7 +65,6 @@ class run_draw {
                 std::uint64_t chosen);
   void add_tile(const draw_setting& setting, std::size_t position, const sketch_view& view,
                 std::uint32_t threshold);
-  void add_tile_rises(std::uint32_t heads);
 
   unread_tiles row_tiles_, whole_tiles_;
   // One tile's, overwritten by the next.

@@ -259,8 +259,8 @@ selection sketch_selection::gather(std::span<const run_draw> runs) const {
     append(chosen.row_moments, run.row_moments);
     append(chosen.row_rises, run.row_rises);
     append(chosen.tile_rises, run.tile_rises);
-    append(chosen.tile_rises2, run.tile_rises2);
-    append(chosen.token_factors, run.token_factors);
+    append(chosen.token_weights, run.token_weights);
+    append(chosen.token_rises, run.token_rises);
     add(chosen.row_unread.rise, run.row_rise);
     add(chosen.whole_unread.rise, run.whole_rise);
     append(chosen.tile_weights, run.tile_weights);

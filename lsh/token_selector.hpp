@@ -99,8 +99,8 @@ struct selection {
   bool rises = false;
   std::vector<float> row_rises;       ///< [rows][heads] x
   std::vector<float> tile_rises;      ///< [tiles][heads] sum of W~ x of each tile read
-  std::vector<float> tile_rises2;     ///< [tiles][heads] sum of W~ x^2
-  std::vector<float> token_factors;   ///< [tiles][heads][64] W~ x of the tokens of each tile read
+  std::vector<float> token_weights;   ///< [tiles][heads][64] W~ of the tokens of each tile read
+  std::vector<float> token_rises;     ///< [tiles][heads][64] their x
   std::vector<float> tile_weights;    ///< [tiles][heads] W~_B of each tile read
   std::vector<float> tile_moments;    ///< [tiles][heads] sum of E[w^2 | code]
   unread_estimate row_unread;         ///< shrink: of rows not read; ht: zero

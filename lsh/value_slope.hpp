@@ -3,14 +3,25 @@
 /// An unread value is expected to be the mean m of its tile. But attention asks for values under
 /// weights that grow with the score, and where values depend on keys, as trained ones do, those
 /// with a high score differ from the mean in one direction. The rows read show it: with x a token's
-/// rise (selection::rises), b = sum of f (v - m) / sum of f x over them is the least-squares slope
-/// of v - m over x, weighted like the mass that it will stand for: f = t W x for a row that was
-/// drawn, W x for the tokens of a tile that was read. Unread values are then expected to be m + b
-/// x. (The regression estimator of survey sampling.)
+/// rise (selection::rises), unread values are expected to be m + b x, where b = sum of f (v - m) /
+/// sum of f x over what was read. (The regression estimator of survey sampling.)
 ///
-/// b has noise: sum of |f (v - m)|^2 over independent units, rows or whole tiles, over (sum f x)^2.
-/// Where values do not follow scores that would only add to the error, so b is shrunk towards 0 as
-/// James and Stein do. What is left of the noise goes into the error bound.
+/// Two choices of f, the *plain* and the *weighted* fit:
+/// - f = x counts all rows alike. Its b has the least noise, and is right where values are linear
+///   in scores.
+/// - f = t W x for a row that was drawn, W x for the tokens of a tile that was read, counts each
+/// like
+///   the mass that it will stand for. Its b is right for the unread ones whatever curve values
+///   follow, but a few rows decide it.
+/// So b is the plain one, and moves towards the weighted one as far as the two differ by more than
+/// their noise. On heads of the needle model, 2 % of 64 Ki tokens, that makes .90 of the error of
+/// the weighted one alone; plain alone makes .89 there, but up to 1.17 on trained heads, where
+/// values bend.
+///
+/// The noise of either sum is |f (v - m)|^2 over independent units, rows or whole tiles. Where
+/// values do not follow scores it would only add to the error, so both steps, from 0 to the plain
+/// slope and from there to the weighted one, are shrunk as James and Stein do. What is left of the
+/// noise goes into the error bound.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +30,18 @@
 
 namespace kvtier::lsh {
 
-/// Sums over what was read, of one query head.
-struct slope_sums {
+/// One fit's sums over what was read, of one query head.
+struct slope_fit {
   double rise2 = 0.0;       ///< f x
   double noise = 0.0;       ///< |sum of f (v - m) of a unit|^2, over units
   std::vector<double> num;  ///< [head_dim] f (v - m)
+
+  void add(const slope_fit& more);
+};
+
+struct slope_sums {
+  slope_fit plain, weighted;
+  double shared_noise = 0.0;  ///< the product of a unit's two sums of f (v - m), over units
 
   void add(const slope_sums& more);
 };
@@ -42,6 +60,8 @@ class value_slope {
   double variance() const noexcept { return variance_; }
 
  private:
+  void step(const std::vector<double>& towards, double noise);
+
   std::vector<float> values_;
   bool zero_ = true;
   double variance_ = 0.0;

@@ -138,8 +138,8 @@ void random_selection::estimate() {
   if (chosen.rises) {
     chosen.row_rises.resize(chosen.rows.size() * heads);
     chosen.tile_rises.assign(chosen.tiles.size() * heads, 0.0f);
-    chosen.tile_rises2.assign(chosen.tiles.size() * heads, 0.0f);
-    chosen.token_factors.resize(chosen.tiles.size() * heads * lsh::tile_tokens);
+    chosen.token_weights.resize(chosen.tiles.size() * heads * lsh::tile_tokens);
+    chosen.token_rises.resize(chosen.token_weights.size());
   }
   for (std::uint32_t h = 0; h < heads; ++h) {
     estimate_head(h);
@@ -177,8 +177,8 @@ void random_selection::estimate_head(std::uint32_t h) {
       chosen.tile_moments[at] += static_cast<float>(moment);
       if (chosen.rises) {
         chosen.tile_rises[at] += static_cast<float>(guess * rise);
-        chosen.tile_rises2[at] += static_cast<float>(guess * rise * rise);
-        chosen.token_factors[at * lsh::tile_tokens + token % 64] = static_cast<float>(guess * rise);
+        chosen.token_weights[at * lsh::tile_tokens + token % 64] = static_cast<float>(guess);
+        chosen.token_rises[at * lsh::tile_tokens + token % 64] = static_cast<float>(rise);
       }
     } else if (tiles[b].whole || options_.estimator == estimator_kind::shrink) {
       lsh::unread_estimate& to = tiles[b].whole ? chosen.whole_unread : chosen.row_unread;

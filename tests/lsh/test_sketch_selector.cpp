@@ -284,14 +284,18 @@ TEST(sketch_selector, a_rise_is_how_far_a_score_lies_above_its_tiles_mean) {
                       static_cast<float>(rise(chosen.rows[i] / 64, g, chosen.rows[i] % 64)));
     }
     for (std::size_t i = 0; i < chosen.tiles.size(); ++i) {
-      double sum = 0.0, squares = 0.0;
+      double mass = 0.0, sum = 0.0, size = 0.0;
       for (std::size_t token = 0; token < 64; ++token) {
-        const double factor = chosen.token_factors[(2 * i + g) * 64 + token];
-        sum += factor;
-        squares += factor * rise(chosen.tiles[i], g, token);
+        const std::size_t at = (2 * i + g) * 64 + token;
+        EXPECT_FLOAT_EQ(chosen.token_rises[at],
+                        static_cast<float>(rise(chosen.tiles[i], g, token)));
+        const double weight = chosen.token_weights[at];
+        mass += weight;
+        sum += weight * double{chosen.token_rises[at]};
+        size += weight * std::abs(double{chosen.token_rises[at]});
       }
-      EXPECT_NEAR(chosen.tile_rises[2 * i + g], sum, 1e-5 * std::abs(squares));
-      EXPECT_NEAR(chosen.tile_rises2[2 * i + g], squares, 1e-5 * squares);
+      EXPECT_NEAR(chosen.tile_weights[2 * i + g], mass, 1e-5 * mass);
+      EXPECT_NEAR(chosen.tile_rises[2 * i + g], sum, 1e-5 * size);
     }
   }
 }

@@ -112,35 +112,75 @@ class head_reference {
     }
   }
 
-  /// lsh/value_slope.hpp, by its definition.
-  void fit_slope() {
-    double rise2 = 0, noise = 0;
-    vector num(query_.head_dim, 0.0);
+  /// What lsh/value_slope.hpp fits to: sums of f (v - m) of every unit by itself, and of f x.
+  struct slope_units {
+    std::vector<vector> sums;
+    double rise2 = 0.0;
+
+    vector slope() const {
+      vector b(sums.front().size(), 0.0);
+      for (const vector& unit : sums) {
+        add(b, 1 / rise2, unit);
+      }
+      return b;
+    }
+  };
+
+  /// `weighted` or plain.
+  slope_units units_of_slope(bool weighted) const {
+    slope_units units;
     for (std::size_t i = 0; i < chosen_.rows.size(); ++i) {
       const double pi = chosen_.thresholds[i] / 65536.0;
       const double x = chosen_.row_rises[at(i)];
-      const double f = (1 - pi) / pi * double{chosen_.row_weights[at(i)]} * x;
-      vector excess = value(chosen_.rows[i]);
-      add(excess, -1, mean(chosen_.rows[i] / lsh::tile_tokens));
-      add(num, f, excess);
-      noise += f * f * squared(excess);
-      rise2 += f * x;
+      const double mass = (1 - pi) / pi * double{chosen_.row_weights[at(i)]};
+      const double f = weighted ? mass * x : pi < 1 ? x : 0.0;
+      vector sum(query_.head_dim, 0.0);
+      add(sum, f, value(chosen_.rows[i]));
+      add(sum, -f, mean(chosen_.rows[i] / lsh::tile_tokens));
+      units.sums.push_back(sum);
+      units.rise2 += f * x;
     }
     for (std::size_t i = 0; i < chosen_.tiles.size(); ++i) {
-      vector of_tile(query_.head_dim, 0.0);
+      vector sum(query_.head_dim, 0.0);
       for (std::size_t r = 0; r < lsh::tile_tokens; ++r) {
-        const double f = chosen_.token_factors[at(i) * lsh::tile_tokens + r];
-        add(of_tile, f, value(std::size_t{chosen_.tiles[i]} * lsh::tile_tokens + r));
-        add(of_tile, -f, mean(chosen_.tiles[i]));
+        const double x = chosen_.token_rises[at(i) * lsh::tile_tokens + r];
+        const double mass = chosen_.token_weights[at(i) * lsh::tile_tokens + r];
+        const double f = weighted ? mass * x : x;
+        add(sum, f, value(std::size_t{chosen_.tiles[i]} * lsh::tile_tokens + r));
+        add(sum, -f, mean(chosen_.tiles[i]));
+        units.rise2 += f * x;
       }
-      add(num, 1, of_tile);
-      noise += squared(of_tile);
-      rise2 += double{chosen_.tile_rises2[at(i)]};
+      units.sums.push_back(sum);
     }
-    const double kept = 1 - noise / squared(num);
-    if (kept > 0 && rise2 > 0) {
-      add(slope_, kept / rise2, num);
-      slope_variance_ = kept * noise / (rise2 * rise2);
+    return units;
+  }
+
+  /// Adds what is left of `towards` by its noise.
+  void step_of_slope(const vector& towards, double noise) {
+    const double kept = std::max(0.0, 1 - noise / squared(towards));
+    add(slope_, kept, towards);
+    slope_variance_ += kept * noise;
+  }
+
+  void fit_slope() {
+    const slope_units plain = units_of_slope(false);
+    const slope_units weighted = units_of_slope(true);
+    if (plain.rise2 <= 0 || weighted.rise2 <= 0) {
+      return;
+    }
+    double plain_noise = 0, bend_noise = 0;
+    for (std::size_t i = 0; i < plain.sums.size(); ++i) {
+      vector bend(query_.head_dim, 0.0);
+      add(bend, 1 / weighted.rise2, weighted.sums[i]);
+      add(bend, -1 / plain.rise2, plain.sums[i]);
+      plain_noise += squared(plain.sums[i]) / (plain.rise2 * plain.rise2);
+      bend_noise += squared(bend);
+    }
+    vector bend = weighted.slope();
+    add(bend, -1, plain.slope());
+    step_of_slope(plain.slope(), plain_noise);
+    step_of_slope(bend, bend_noise);
+    if (slope_variance_ > 0) {
       rise_ = row_alpha_ * chosen_.row_unread.rise[head_] +
               tile_alpha_ * chosen_.whole_unread.rise[head_];
     }
