@@ -4,7 +4,8 @@
 //   scan:   ns per token and query head; `of_limit`: bare loads of as many bytes of another index
 //   select: plan, draw and estimates, ns per token and query head; `rows`: the part of them drawn
 //   step:   queries, scan, select and attention over the selection, all KV heads over all threads;
-//           `select_share`: of its processor time, what queries, scan and select take
+//           `select_share`: of its processor time, what queries, scan and select take; `slope:0`:
+//           values are not expected to follow scores (selector option slope=no)
 // `of_dense`: time over that of dense attention over the same rows, measured in turn.
 // KVTIER_ISA chooses the kernels.
 #include <benchmark/benchmark.h>
@@ -38,6 +39,7 @@ namespace lsh = kvtier::lsh;
 
 constexpr std::uint32_t head_dim = 128;
 constexpr std::uint32_t heads = 4;
+constexpr std::uint64_t selector_seed = 11;
 constexpr std::uint32_t kv_heads = 8;
 constexpr std::size_t tokens = 131072;
 constexpr std::size_t tiles = tokens / lsh::tile_tokens;
@@ -121,7 +123,7 @@ kvtier::selector_config magic_pig() {
 class layer_index {
  public:
   layer_index(const kvtier::selector_config& options, std::size_t indexed_heads)
-      : selector_(lsh::make_token_selector(options, head_dim, 11)),
+      : selector_(lsh::make_token_selector(options, head_dim, selector_seed)),
         indexes_(indexed_heads * tiles * selector_->index_bytes(0, 0), {}) {
     layer& shared = layer::instance();
     shared.arena.parallel_for(indexed_heads * tiles, [&](std::size_t tile) {
@@ -170,7 +172,7 @@ class layer_index {
 void label(benchmark::State& state) { state.SetLabel(std::string(to_string(cpu::active_isa()))); }
 
 void build(benchmark::State& state, const kvtier::selector_config& options) {
-  const auto selector = lsh::make_token_selector(options, head_dim, 11);
+  const auto selector = lsh::make_token_selector(options, head_dim, selector_seed);
   constexpr std::size_t cached = 8;
   std::vector<std::vector<float>> keys(cached, std::vector<float>(lsh::tile_tokens * head_dim));
   auto values = keys;
@@ -286,12 +288,12 @@ void select(benchmark::State& state) {
 }
 
 /// Returns the processor time of the selection.
-double sampled(const layer_index& index, std::uint32_t kv_head) {
+double sampled(const lsh::token_selector& selector, std::span<const lsh::tile_entry> entries,
+               std::uint32_t kv_head) {
   const lsh::selector_query query = layer::instance().query(kv_head);
-  const auto entries = index.entries(kv_head);
   lsh::selection chosen;
   const double seconds =
-      cpu_seconds_of([&] { chosen = index.selector().begin(entries, query)->choose(nullptr); });
+      cpu_seconds_of([&] { chosen = selector.begin(entries, query)->choose(nullptr); });
   const std::byte* rows = layer::instance().rows(kv_head);
   std::vector<const std::byte*> read(chosen.rows.size());
   std::transform(chosen.rows.begin(), chosen.rows.end(), read.begin(),
@@ -303,7 +305,11 @@ double sampled(const layer_index& index, std::uint32_t kv_head) {
 }
 
 void step(benchmark::State& state) {
-  const layer_index& index = layer_index::instance(static_cast<std::uint32_t>(state.range(0)));
+  const auto bits = static_cast<std::uint32_t>(state.range(0));
+  const layer_index& index = layer_index::instance(bits);
+  kvtier::selector_config options = options_of(bits);
+  options.value_slope = state.range(1) != 0;
+  const auto selector = lsh::make_token_selector(options, head_dim, selector_seed);
   cpu::task_arena& arena = layer::instance().arena;
   std::vector<double> spent;
   std::vector<double> whole;
@@ -316,8 +322,9 @@ void step(benchmark::State& state) {
     std::array<double, kv_heads> dense_cpu{};
     const double of_sample = seconds_of([&] {
       arena.parallel_for(kv_heads, [&](std::size_t h) {
-        sampled_cpu[h] =
-            cpu_seconds_of([&] { select_cpu[h] = sampled(index, static_cast<std::uint32_t>(h)); });
+        sampled_cpu[h] = cpu_seconds_of([&] {
+          select_cpu[h] = sampled(*selector, index.entries(h), static_cast<std::uint32_t>(h));
+        });
       });
     });
     const double of_dense = seconds_of([&] {
@@ -381,7 +388,12 @@ void tune(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(index_build)->Apply(tune);
 BENCHMARK(scan)->Apply(tune);
 BENCHMARK(select)->Apply(tune);
-BENCHMARK(step)->Apply(tune);
+BENCHMARK(step)
+    ->ArgNames({"bits", "slope"})
+    ->ArgsProduct({{1, 2}, {0, 1}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond)
+    ->MinTime(0.2);
 BENCHMARK(magic_pig_build)->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
 BENCHMARK(magic_pig_select)->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
 

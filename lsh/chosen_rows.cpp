@@ -149,8 +149,10 @@ std::vector<slope_sums> chosen_rows::slopes(cpu::task_arena* helpers) const {
 
 void chosen_rows::slope_chunk(std::size_t chunk, std::vector<slope_sums>& sums) const {
   const selection& chosen = call_.chosen;
-  slope_samples samples(call_.kernels, call_.element, heads(), call_.query.head_dim);
-  for (std::size_t i = chunk * chunk_rows; i < end_of(chunk); ++i) {
+  const std::size_t first = chunk * chunk_rows;
+  slope_samples samples(call_.kernels, call_.element, heads(), call_.query.head_dim,
+                        end_of(chunk) - first);
+  for (std::size_t i = first; i < end_of(chunk); ++i) {
     const double t = weights_of(call_.row_threshold(i), chosen.estimator, true).t;
     if (t == 0.0) {
       continue;

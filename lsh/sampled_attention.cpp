@@ -104,7 +104,7 @@ void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* 
 void sampled_attention::state::fit_tile(std::size_t i, const std::byte* const* tile_rows) {
   const selection& chosen = call.chosen;
   const std::uint32_t count = call.query.heads;
-  slope_samples samples(call.kernels, call.element, count, call.query.head_dim);
+  slope_samples samples(call.kernels, call.element, count, call.query.head_dim, tile_tokens);
   for (std::size_t row = 0; row < tile_tokens; ++row) {
     samples.add(tile_rows[row], call.mean_of(chosen.tiles[i]));
     for (std::uint32_t h = 0; h < count; ++h) {

@@ -2,6 +2,14 @@
 
 namespace kvtier::lsh {
 
+slope_samples::slope_samples(const row_kernels& kernels, element_type element, std::uint32_t heads,
+                             std::uint32_t head_dim, std::size_t count)
+    : kernels_(kernels), element_(element), heads_(heads), head_dim_(head_dim) {
+  rows_.reserve(count);
+  means_.reserve(count);
+  factors_.reserve(count * stride());
+}
+
 void slope_samples::add(const std::byte* row, mean_value mean) {
   rows_.push_back(row);
   means_.push_back(mean);

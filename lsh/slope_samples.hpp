@@ -13,10 +13,9 @@ namespace kvtier::lsh {
 
 class slope_samples {
  public:
-  /// `heads` up to half of most_slope_sums; the head dim is that of the query.
+  /// For up to `count` tokens; `heads` up to half of most_slope_sums.
   slope_samples(const row_kernels& kernels, element_type element, std::uint32_t heads,
-                std::uint32_t head_dim)
-      : kernels_(kernels), element_(element), heads_(heads), head_dim_(head_dim) {}
+                std::uint32_t head_dim, std::size_t count);
 
   /// One more token; `row` must stay until the sums are made.
   void add(const std::byte* row, mean_value mean);
