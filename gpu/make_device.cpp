@@ -54,7 +54,7 @@ std::unique_ptr<device> make_device(const device_options& options) {
     }
     if (options.kind == device_kind::cuda) {
       throw device_error("device 'cuda' cannot be opened: " + why +
-                         "; use device 'host' or 'automatic'");
+                         "; use the host device, or let kvtier choose");
     }
   }
   return make_host_device(options.kv_cap_bytes, options.observer, options.host);
