@@ -5,6 +5,7 @@
 #include "lsh/reweighed_rows.hpp"
 #include "lsh/shared_work.hpp"
 #include "lsh/slope_samples.hpp"
+#include "lsh/weight_units.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -118,6 +119,11 @@ void chosen_rows::weigh_chunk(std::size_t chunk) {
       }
     }
   }
+}
+
+double chosen_rows::top_logit(std::uint32_t head) const {
+  return lsh::top_logit(pass_over(rows_.data(), rows_.size()), call_.query.values, head,
+                        double{call_.chosen.reference[head]}, weights_.data());
 }
 
 std::vector<row_masses> chosen_rows::masses() const {

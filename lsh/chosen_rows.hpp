@@ -79,6 +79,10 @@ class chosen_rows {
   /// Weighs all rows. Their memory must stay until `correct` has returned.
   void weigh(const std::byte* const* rows, cpu::task_arena* helpers);
   bool weighed() const noexcept { return rows_.size() == call_.chosen.rows.size(); }
+  /// As they were weighed last.
+  const std::byte* const* rows() const noexcept { return rows_.data(); }
+  /// The largest logit of any of them under query `head`, see weight_units.hpp.
+  double top_logit(std::uint32_t head) const;
   /// [heads]
   std::vector<row_masses> masses() const;
   /// [heads], of rows that stand for others. Only where the selection has rises.

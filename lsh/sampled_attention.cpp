@@ -1,12 +1,16 @@
 #include "lsh/sampled_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "lsh/chosen_rows.hpp"
 #include "lsh/reweighed_rows.hpp"
 #include "lsh/slope_samples.hpp"
+#include "lsh/weight_units.hpp"
 
 namespace kvtier::lsh {
 namespace {
@@ -25,6 +29,8 @@ void add_scaled(std::vector<double>& to, double factor, const double* from) {
 
 /// Exact sums over a tile that was read, all heads.
 struct read_tile_sums {
+  std::vector<float> reference;    // [heads] of den and num
+  std::vector<double> tops;        // [heads] the largest logit
   std::vector<double> den;         // [heads]
   std::vector<float> num;          // [heads][head_dim]
   std::vector<slope_sums> slopes;  // [heads], where the selection has rises
@@ -44,15 +50,20 @@ struct head_result {
 
 struct sampled_attention::state {
   state(const selection& chosen, std::span<const tile_entry> tiles, const selector_query& query,
-        element_type element, cpu::isa_level level)
-      : call{chosen, tiles, query, element, row_kernels_for(level)},
+        element_type element, const row_kernels& kernels)
+      : call{chosen, tiles, query, element, kernels},
         rows(call),
         tile_sums(chosen.tiles.size()),
         heads(query.heads) {}
 
   void read_tile(std::size_t i, const std::byte* const* tile_rows);
+  void weigh_tile(std::size_t i, const std::byte* const* tile_rows);
   void fit_tile(std::size_t i, const std::byte* const* tile_rows);
   void require_all_read() const;
+  std::vector<float> fitting_references() const;
+  std::vector<host_sums> finish(cpu::task_arena* helpers);
+  std::vector<host_sums> finish_in_units_of(std::span<const float> references,
+                                            cpu::task_arena* helpers);
   void fit_slopes(cpu::task_arena* helpers);
   void sum(std::uint32_t head, const row_masses& masses);
   std::vector<float> centre() const;
@@ -69,9 +80,32 @@ struct sampled_attention::state {
   chosen_rows rows;
   std::vector<read_tile_sums> tile_sums;
   std::vector<head_result> heads;
+  // The same in other units, where its own do not do.
+  std::optional<selection> in_other_units;
+  std::unique_ptr<state> other;
 };
 
 void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* tile_rows) {
+  read_tile_sums& sums = tile_sums[i];
+  sums.reference = call.chosen.reference;
+  sums.tops.assign(call.query.heads, -std::numeric_limits<double>::infinity());
+  weigh_tile(i, tile_rows);
+  bool all_fit = true;
+  for (std::uint32_t h = 0; h < call.query.heads; ++h) {
+    if (!fits(sums.tops[h], double{sums.reference[h]}, largest_depth)) {
+      sums.reference[h] = static_cast<float>(sums.tops[h]);
+      all_fit = false;
+    }
+  }
+  if (!all_fit) {
+    weigh_tile(i, tile_rows);
+  }
+  if (call.chosen.rises) {
+    fit_tile(i, tile_rows);
+  }
+}
+
+void sampled_attention::state::weigh_tile(std::size_t i, const std::byte* const* tile_rows) {
   const selector_query& query = call.query;
   read_tile_sums& sums = tile_sums[i];
   sums.num.assign(query.heads * head_dim(), 0.0f);
@@ -80,27 +114,30 @@ void sampled_attention::state::read_tile(std::size_t i, const std::byte* const* 
   std::vector<float> weights(tile_tokens * stride);
   const weigh_pass pass{{tile_rows, tile_tokens, call.element, query.heads, query.head_dim},
                         query.values,
-                        call.chosen.reference.data(),
+                        sums.reference.data(),
                         nullptr,
                         weights.data(),
                         sums.num.data()};
-  if (const auto& weighting = call.chosen.weighting; weighting != nullptr) {
+  const auto& weighting = call.chosen.weighting;
+  if (weighting != nullptr) {
     weigh_by(call.kernels, pass, [&](std::size_t row, const float* logits, float* counts) {
       weighting->weigh_in_tile(i, static_cast<std::uint32_t>(row), logits, counts);
     });
   } else {
     call.kernels.weigh(pass);
   }
-  for (std::size_t row = 0; row < tile_tokens; ++row) {
-    for (std::uint32_t h = 0; h < query.heads; ++h) {
+  for (std::uint32_t h = 0; h < query.heads; ++h) {
+    for (std::size_t row = 0; row < tile_tokens; ++row) {
       sums.den[h] += double{weights[row * stride + h]};
     }
-  }
-  if (call.chosen.rises) {
-    fit_tile(i, tile_rows);
+    if (weighting == nullptr) {
+      sums.tops[h] =
+          top_logit(pass.read, query.values, h, double{sums.reference[h]}, weights.data());
+    }
   }
 }
 
+/// A tile's part of the slopes: its values lie together, so it is one unit of their noise.
 void sampled_attention::state::fit_tile(std::size_t i, const std::byte* const* tile_rows) {
   const selection& chosen = call.chosen;
   const std::uint32_t count = call.query.heads;
@@ -297,10 +334,84 @@ void sampled_attention::state::account_for_unread_tiles(head_result& result, std
   }
 }
 
+/// [heads]
+std::vector<float> sampled_attention::state::fitting_references() const {
+  const selection& chosen = call.chosen;
+  std::vector<float> references = chosen.reference;
+  for (std::uint32_t h = 0; h < references.size() && chosen.weighting == nullptr; ++h) {
+    double top = rows.top_logit(h);
+    for (const read_tile_sums& tile : tile_sums) {
+      top = std::max(top, tile.tops[h]);
+    }
+    if (chosen.estimates) {
+      const double unread = chosen.row_unread.mass[h] + chosen.whole_unread.mass[h];
+      top = std::max(top, double{references[h]} + std::log(unread));
+    }
+    if (!fits(top, double{references[h]}, largest_distance)) {
+      references[h] = static_cast<float>(top);
+    }
+  }
+  return references;
+}
+
+std::vector<host_sums> sampled_attention::state::finish_in_units_of(
+    std::span<const float> references, cpu::task_arena* helpers) {
+  other.reset();
+  in_other_units = in_units_of(call.chosen, references);
+  other =
+      std::make_unique<state>(*in_other_units, call.tiles, call.query, call.element, call.kernels);
+  other->rows.weigh(rows.rows(), helpers);
+  other->tile_sums = tile_sums;
+  for (read_tile_sums& tile : other->tile_sums) {
+    for (std::uint32_t h = 0; h < references.size(); ++h) {
+      const double scale = std::exp(double{tile.reference[h]} - double{references[h]});
+      tile.reference[h] = references[h];
+      tile.den[h] *= scale;
+      for (std::size_t d = h * head_dim(); d < (h + 1) * head_dim(); ++d) {
+        tile.num[d] = static_cast<float>(scale * double{tile.num[d]});
+      }
+      if (call.chosen.rises) {
+        const double of_estimates = double{call.chosen.reference[h]} - double{references[h]};
+        tile.slopes[h].multiply_weights(std::exp(std::min(of_estimates, largest_depth)));
+      }
+    }
+  }
+  return other->finish(helpers);
+}
+
+std::vector<host_sums> sampled_attention::state::finish(cpu::task_arena* helpers) {
+  heads.assign(heads.size(), {});
+  fit_slopes(helpers);
+  const std::vector<row_masses> masses = rows.masses();
+  for (std::uint32_t head = 0; head < heads.size(); ++head) {
+    sum(head, masses[head]);
+  }
+  if (call.chosen.estimates) {
+    const std::vector<float> centres = centre();
+    std::vector<row_estimate> estimates;
+    for (const head_result& result : heads) {
+      const std::span<const float> own(centres.data() + estimates.size() * head_dim(), head_dim());
+      estimates.push_back({result.row_alpha, &result.slope, own});
+    }
+    const std::vector<row_corrections> of_rows = rows.correct(estimates, helpers);
+    for (std::uint32_t head = 0; head < heads.size(); ++head) {
+      correct(head, of_rows[head], centres.data() + head * head_dim());
+    }
+  }
+  std::vector<host_sums> sums;
+  for (head_result& result : heads) {
+    sums.push_back(result.sums);
+    sums.back().num = result.num;
+    sums.back().correction = result.correction;
+    sums.back().cross = result.cross;
+  }
+  return sums;
+}
+
 sampled_attention::sampled_attention(const selection& chosen, std::span<const tile_entry> tiles,
                                      const selector_query& query, element_type element,
                                      cpu::isa_level level)
-    : state_(std::make_unique<state>(chosen, tiles, query, element, level)) {}
+    : state_(std::make_unique<state>(chosen, tiles, query, element, row_kernels_for(level))) {}
 
 sampled_attention::~sampled_attention() = default;
 
@@ -313,35 +424,14 @@ void sampled_attention::read_rows(const std::byte* const* rows, cpu::task_arena*
 }
 
 std::vector<host_sums> sampled_attention::finish(cpu::task_arena* helpers) {
-  state& all = *state_;
-  all.require_all_read();
-  all.heads.assign(all.heads.size(), {});
-  all.fit_slopes(helpers);
-  const std::vector<row_masses> masses = all.rows.masses();
-  for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
-    all.sum(head, masses[head]);
+  state_->require_all_read();
+  const std::vector<float> references = state_->fitting_references();
+  const auto in_them = [&](const read_tile_sums& tile) { return tile.reference == references; };
+  if (references == state_->call.chosen.reference &&
+      std::all_of(state_->tile_sums.begin(), state_->tile_sums.end(), in_them)) {
+    return state_->finish(helpers);
   }
-  if (all.call.chosen.estimates) {
-    const std::vector<float> centre = all.centre();
-    std::vector<row_estimate> estimates;
-    for (const head_result& result : all.heads) {
-      const std::span<const float> own(centre.data() + estimates.size() * all.head_dim(),
-                                       all.head_dim());
-      estimates.push_back({result.row_alpha, &result.slope, own});
-    }
-    const std::vector<row_corrections> rows = all.rows.correct(estimates, helpers);
-    for (std::uint32_t head = 0; head < all.heads.size(); ++head) {
-      all.correct(head, rows[head], centre.data() + head * all.head_dim());
-    }
-  }
-  std::vector<host_sums> sums;
-  for (head_result& result : all.heads) {
-    sums.push_back(result.sums);
-    sums.back().num = result.num;
-    sums.back().correction = result.correction;
-    sums.back().cross = result.cross;
-  }
-  return sums;
+  return state_->finish_in_units_of(references, helpers);
 }
 
 }  // namespace kvtier::lsh

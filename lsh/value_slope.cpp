@@ -14,10 +14,23 @@ void slope_fit::add(const slope_fit& more) {
   }
 }
 
+void slope_fit::multiply(double factor) {
+  rise2 *= factor;
+  noise *= factor * factor;
+  for (double& x : num) {
+    x *= factor;
+  }
+}
+
 void slope_sums::add(const slope_sums& more) {
   plain.add(more.plain);
   weighted.add(more.weighted);
   shared_noise += more.shared_noise;
+}
+
+void slope_sums::multiply_weights(double factor) {
+  weighted.multiply(factor);
+  shared_noise *= factor;
 }
 
 value_slope::value_slope(const slope_sums& sums) : values_(sums.plain.num.size(), 0.0f) {

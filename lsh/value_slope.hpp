@@ -37,6 +37,8 @@ struct slope_fit {
   std::vector<double> num;  ///< [head_dim] f (v - m)
 
   void add(const slope_fit& more);
+  /// The sums with `factor` times the f.
+  void multiply(double factor);
 };
 
 struct slope_sums {
@@ -44,6 +46,8 @@ struct slope_sums {
   double shared_noise = 0.0;  ///< the product of a unit's two sums of f (v - m), over units
 
   void add(const slope_sums& more);
+  /// The sums of weights in other units: W times `factor`.
+  void multiply_weights(double factor);
 };
 
 /// b of one query head.

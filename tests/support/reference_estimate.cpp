@@ -67,8 +67,7 @@ class head_reference {
       dot += double{query_.values[head_ * query_.head_dim + d]} *
              double{rows_.keys[token * query_.head_dim + d]};
     }
-    return std::exp(std::min(
-        dot / std::sqrt(static_cast<double>(query_.head_dim)) - result_.sums.reference, 80.0));
+    return std::exp(dot / std::sqrt(static_cast<double>(query_.head_dim)) - result_.sums.reference);
   }
 
   vector value(std::size_t token) const {
