@@ -103,5 +103,22 @@ TEST_F(kvtier_files, beyond_the_limit_of_file_sizes_are_named) {
   EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(20));
 }
 
+TEST_F(kvtier_files, whose_reading_breaks_off_are_named) {
+  const auto job = [&](const std::string& input, const std::string& in) {
+    return run("run -q --model " + needle_folder + " --output out --input " + input, "out.txt", "",
+               in);
+  };
+  expect_one_clear_line(job("/proc/self/mem", "/dev/null"), 2,
+                        "--input: cannot read '/proc/self/mem' beyond line 0 (Input/output error)");
+  expect_one_clear_line(job("-", "."), 2,
+                        "--input: cannot read '-' beyond line 0 (Is a directory); name");
+  expect_one_clear_line(job("-", "&-"), 2,
+                        "--input: cannot read '-', the standard input (Bad file descriptor); name");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+  write("in.jsonl", short_prompts(2));
+  EXPECT_EQ(job("-", "in.jsonl").exit_code, 0);
+  EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(2));
+}
+
 }  // namespace
 }  // namespace kvtier::test
