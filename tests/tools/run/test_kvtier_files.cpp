@@ -103,6 +103,46 @@ TEST_F(kvtier_files, beyond_the_limit_of_file_sizes_are_named) {
   EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(20));
 }
 
+TEST_F(kvtier_files, of_the_model_are_refused) {
+  write("in.jsonl", short_prompts(1));
+  const auto copy = [&](const std::string& name, const std::string& as) {
+    std::filesystem::copy_file(needle_folder + "/" + name, folder_ / "model" / as);
+  };
+  std::filesystem::create_directory(folder_ / "model");
+  copy("config.json", "config.json");
+  copy("tokenizer.json", "tokenizer.json");
+  copy("model.safetensors", "shard.bin");
+  write("model/model.safetensors.index.json", R"({"weight_map": {"any": "shard.bin"}})");
+  std::filesystem::create_symlink("model/config.json", folder_ / "soft");
+  std::filesystem::create_hard_link(folder_ / "model" / "shard.bin", folder_ / "hard");
+  const auto job = [&](const std::string& flags) {
+    return run("run -q --model model --input in.jsonl " + flags);
+  };
+  const auto kept = [&] {
+    std::string all;
+    for (const auto& file : std::filesystem::directory_iterator(folder_ / "model")) {
+      all += file.path().filename().string() + read_file(file.path());
+    }
+    return all;
+  };
+  const auto before = kept();
+  for (const std::string flag : {"--output", "--logits", "--trace", "--metrics"}) {
+    SCOPED_TRACE(flag);
+    const auto refused = [&](const std::string& path, const std::string& part) {
+      const std::string others = flag == "--output" ? "" : " --output out";
+      expect_one_clear_line(job(flag + " " + path + others), 2,
+                            flag + ": '" + path + "' is " + part + " of --model, which would be");
+    };
+    refused("model/../model/tokenizer.json", "tokenizer.json");
+    refused("model/model.safetensors.index.json", "model.safetensors.index.json");
+    refused("model/model.safetensors", "model.safetensors");
+    refused("soft", "config.json");
+    refused("hard", "shard.bin");
+  }
+  EXPECT_EQ(kept(), before);
+  EXPECT_EQ(job("--output model/out.jsonl").exit_code, 0);
+}
+
 TEST_F(kvtier_files, whose_reading_breaks_off_are_named) {
   const auto job = [&](const std::string& input, const std::string& in) {
     return run("run -q --model " + needle_folder + " --output out --input " + input, "out.txt", "",
