@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -107,7 +106,7 @@ class judging {
     for (const std::string& text : options_.selectors) {
       for (const double budget : budgets_of(options_)) {
         if (!options_.quiet) {
-          fmt::print(stderr, "{}  {}  {:.3g}\n", data.name(), text, budget);
+          run::write_standard_error(fmt::format("{}  {}  {:.3g}\n", data.name(), text, budget));
         }
         results_.push_back(evaluate(data, parse_selector(text), budget, setting_, arena_));
         results_.back().asked = text;
@@ -201,7 +200,7 @@ int ask_needles(const eval_options& options) {
                              .threads = options.threads,
                              .progress = [&](const std::string& text) {
                                if (!options.quiet) {
-                                 fmt::print(stderr, "{}\n", text);
+                                 run::write_standard_error(text + "\n");
                                }
                              }};
   report(options, files, results_of(asked));

@@ -143,6 +143,19 @@ TEST_F(kvtier_files, of_the_model_are_refused) {
   EXPECT_EQ(job("--output model/out.jsonl").exit_code, 0);
 }
 
+TEST_F(kvtier_files, are_written_where_stderr_cannot_be) {
+  write("in.jsonl", short_prompts(2));
+  const std::string job = "run -v --model " + needle_folder + " --input in.jsonl --output out ";
+  // The comment keeps out the redirection of stderr that follows.
+  EXPECT_EQ(run(job + "2>/dev/full #").exit_code, 0);
+  EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(2));
+  EXPECT_EQ(run(job + "--device-memory 1KiB 2>/dev/full #").exit_code, 2);
+  EXPECT_EQ(
+      run("eval --tokens 64 --cases 1 --data synthetic:g2 --selector topk >out.txt 2>/dev/full #")
+          .exit_code,
+      0);
+}
+
 TEST_F(kvtier_files, whose_reading_breaks_off_are_named) {
   const auto job = [&](const std::string& input, const std::string& in) {
     return run("run -q --model " + needle_folder + " --output out --input " + input, "out.txt", "",
