@@ -120,8 +120,10 @@ class host_division {
       refuse_cap("host_memory", options_.host_memory, least_slots_, sizes_.slot_bytes,
                  others(least_slots_, rows),
                  index_bytes(least_slots_) > 0
-                     ? "staging, metadata and the token indexes of all tiers' blocks). Raise it, "
-                       "give less disk, or use one bit per coordinate (bits=1)"
+                     ? std::string("staging, metadata and the token indexes of all tiers' blocks). "
+                                   "Raise it, give less device memory") +
+                           (has_disk_ ? " or disk" : "") +
+                           ", or use one bit per coordinate (bits=1)"
                      : "staging and metadata). Raise it, or use smaller blocks");
     }
     std::uint64_t fitting = least_slots_;

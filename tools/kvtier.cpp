@@ -20,6 +20,7 @@
 #include "tools/decoder/model_error.hpp"
 #include "tools/eval/eval_command.hpp"
 #include "tools/eval/eval_options.hpp"
+#include "tools/run/report_attempts.hpp"
 #include "tools/run/run_command.hpp"
 #include "tools/run/run_options.hpp"
 #include "tools/run/usage_error.hpp"
@@ -35,7 +36,7 @@ int complain(std::string_view command, std::string text, int code) {
     text.pop_back();
   }
   std::replace(text.begin(), text.end(), '\n', ' ');
-  fmt::print(stderr, "{}: {}\n", command, text);
+  kvtier::run::write_standard_error(fmt::format("{}: {}\n", command, text));
   return code;
 }
 

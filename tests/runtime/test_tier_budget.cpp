@@ -123,6 +123,9 @@ TEST(tier_budget, the_least_that_is_asked_for_is_enough) {
       }
       ASSERT_THAT(text, testing::HasSubstr("host_memory is 100000"));
       EXPECT_EQ(text.find("bits=1") != std::string::npos, selector != "full") << text;
+      const char* const less =
+          disk > 0 ? "give less device memory or disk, or" : "give less device memory, or";
+      EXPECT_EQ(text.find(less) != std::string::npos, selector != "full") << text;
       const std::string needs = "needs ";
       options.host_memory = std::stoull(text.substr(text.find(needs) + needs.size()));
       const divided made = divide(options, disk, full);

@@ -38,11 +38,11 @@ class command_folder : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   /// `arguments` are shell words, run in the test's folder after what `before` does to the shell;
-  /// stdout goes to `out`.
+  /// stdout goes to `out`, stdin comes from `in` ("&-" = closed).
   command_outcome run(const std::string& arguments, const std::string& out = "out.txt",
-                      const std::string& before = "") const {
+                      const std::string& before = "", const std::string& in = "/dev/null") const {
     const auto command = "cd '" + folder_.string() + "' && " + before + " '" + binary_ + "' " +
-                         arguments + " >" + out + " 2>err.txt </dev/null";
+                         arguments + " >" + out + " 2>err.txt <" + in;
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_ / "out.txt"),
             read_file(folder_ / "err.txt")};

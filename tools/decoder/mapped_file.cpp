@@ -29,13 +29,17 @@ struct descriptor {
 }  // namespace
 
 mapped_file::mapped_file(const std::filesystem::path& file) {
-  const descriptor opened{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat status {};
-  if (opened.number < 0 || ::fstat(opened.number, &status) != 0) {
+  if (::stat(file.c_str(), &status) != 0) {
     fail(file, "opened");
   }
+  // Before it is opened: that would wait for the other end of a FIFO.
   if (!S_ISREG(status.st_mode)) {
-    throw model_error(file.string() + " is not a regular file");
+    throw model_error(file.string() + " is not a regular file; name one");
+  }
+  const descriptor opened{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (opened.number < 0 || ::fstat(opened.number, &status) != 0) {
+    fail(file, "opened");
   }
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) {

@@ -5,26 +5,19 @@
 #include "tools/decoder/json_document.hpp"
 
 namespace kvtier::decoder {
+namespace {
 
-tensor_source::tensor_source(const std::filesystem::path& folder) {
-  const auto single = folder / "model.safetensors";
-  const auto index = folder / "model.safetensors.index.json";
+constexpr const char* single_name = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+bool is_sharded(const std::filesystem::path& folder) {
   std::error_code failure;
-  if (!std::filesystem::exists(single, failure) && std::filesystem::exists(index, failure)) {
-    description_ = index.string();
-    open_shards(index);
-    return;
-  }
-  description_ = single.string();
-  if (!std::filesystem::exists(single, failure)) {
-    throw model_error(description_ +
-                      " is missing and so is model.safetensors.index.json; weights in other "
-                      "formats are not read, save the model as safetensors");
-  }
-  files_.emplace_back(single);
+  return !std::filesystem::exists(folder / single_name, failure) &&
+         std::filesystem::exists(folder / index_name, failure);
 }
 
-void tensor_source::open_shards(const std::filesystem::path& index) {
+/// The files that an index names, beside it.
+std::set<std::string> shard_names(const std::filesystem::path& index) {
   const json_document document = json_document::load(index);
   const json_value map = document.root().at("weight_map");
   map.require_object();
@@ -38,6 +31,44 @@ void tensor_source::open_shards(const std::filesystem::path& index) {
     }
     names.insert(name.string());
   }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const char* const name : {"config.json", "tokenizer.json", single_name, index_name}) {
+    files.push_back(folder / name);
+  }
+  if (is_sharded(folder)) {
+    for (const std::string& name : shard_names(folder / index_name)) {
+      files.push_back(folder / name);
+    }
+  }
+  return files;
+}
+
+tensor_source::tensor_source(const std::filesystem::path& folder) {
+  if (is_sharded(folder)) {
+    const auto index = folder / index_name;
+    description_ = index.string();
+    open_shards(index);
+    return;
+  }
+  const auto single = folder / single_name;
+  description_ = single.string();
+  std::error_code failure;
+  if (!std::filesystem::exists(single, failure)) {
+    throw model_error(description_ +
+                      " is missing and so is model.safetensors.index.json; weights in other "
+                      "formats are not read, save the model as safetensors");
+  }
+  files_.emplace_back(single);
+}
+
+void tensor_source::open_shards(const std::filesystem::path& index) {
+  const std::set<std::string> names = shard_names(index);
   files_.reserve(names.size());
   for (const std::string& name : names) {
     files_.emplace_back(index.parent_path() / name);

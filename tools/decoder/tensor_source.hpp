@@ -21,6 +21,10 @@ struct weight_view {
   std::uint64_t count = 0;
 };
 
+/// The files that a model of `folder` is read from, there or not: configuration, tokenizer, weights
+/// and the shards that an index names. Throws model_error where the index cannot be read.
+std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder);
+
 class tensor_source {
  public:
   /// Opens model.safetensors of `folder`, or all shards that model.safetensors.index.json names.

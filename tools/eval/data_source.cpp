@@ -110,7 +110,12 @@ std::vector<head_case> load_synthetic(std::string_view item, std::string_view na
 std::string file_text(const std::filesystem::path& file) {
   std::string text;
   if (std::ifstream in(file, std::ios::binary); in && !std::filesystem::is_directory(file)) {
-    text.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    try {
+      text.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    } catch (const std::ios_base::failure& error) {
+      throw std::invalid_argument("the text " + file.string() + " cannot be read to its end (" +
+                                  error.what() + "); give another with --text");
+    }
   }
   return text;
 }

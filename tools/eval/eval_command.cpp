@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <map>
+#include <optional>
+#include <ostream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
-#include <system_error>
 #include <vector>
 
 #include "tools/decoder/model_error.hpp"
@@ -21,6 +18,7 @@
 #include "tools/eval/report_page.hpp"
 #include "tools/eval/results_json.hpp"
 #include "tools/eval/results_table.hpp"
+#include "tools/run/output_file.hpp"
 #include "tools/run/report_attempts.hpp"
 
 namespace kvtier::eval {
@@ -37,39 +35,26 @@ evaluation_setting setting_of(const eval_options& options) {
           .most_indexes = options.hash_seeds};
 }
 
-/// A bad path fails at once, not after the work. What is in the file stays until then.
-void check_file(const char* flag, const std::string& path) {
-  std::error_code none;
-  const bool is_new = !std::filesystem::exists(path, none);
-  errno = 0;
-  if (!std::ofstream(path, std::ios::app)) {
-    throw std::invalid_argument(
-        fmt::format("{}: cannot write '{}' ({}); name a file in a directory that exists and may be "
-                    "written",
-                    flag, path, std::generic_category().message(errno)));
+/// Open from before the work to its end: a bad path fails at once, what is in the files stays until
+/// the work is done.
+struct report_files {
+  explicit report_files(const eval_options& options) {
+    const bool has_json = !options.json.empty() && options.json != "-";
+    const bool has_html = !options.html.empty();
+    if (has_json && has_html && run::same_file(options.json, options.html)) {
+      throw std::invalid_argument(
+          fmt::format("--html: '{}' is the file of --json too; name another", options.html));
+    }
+    if (has_json) {
+      json.emplace("--json", options.json);
+    }
+    if (has_html) {
+      html.emplace("--html", options.html);
+    }
   }
-  if (is_new) {
-    std::filesystem::remove(path, none);
-  }
-}
 
-void check_files(const eval_options& options) {
-  const bool json = !options.json.empty() && options.json != "-";
-  const bool html = !options.html.empty();
-  if (json) {
-    check_file("--json", options.json);
-  }
-  if (html) {
-    check_file("--html", options.html);
-  }
-  const auto whole = [](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
-  };
-  if (json && html && whole(options.json) == whole(options.html)) {
-    throw std::invalid_argument(
-        fmt::format("--html: '{}' is the file of --json too; name another", options.html));
-  }
-}
+  std::optional<run::output_file> json, html;
+};
 
 /// As load_cases, whose complaints do not know the flag.
 std::vector<head_case> cases_of(const std::string& item, const data_request& request) {
@@ -121,7 +106,7 @@ class judging {
     for (const std::string& text : options_.selectors) {
       for (const double budget : budgets_of(options_)) {
         if (!options_.quiet) {
-          fmt::print(stderr, "{}  {}  {:.3g}\n", data.name(), text, budget);
+          run::write_standard_error(fmt::format("{}  {}  {:.3g}\n", data.name(), text, budget));
         }
         results_.push_back(evaluate(data, parse_selector(text), budget, setting_, arena_));
         results_.back().asked = text;
@@ -139,25 +124,19 @@ class judging {
   std::vector<method_errors> results_;
 };
 
-void write_file(const std::string& path, const char* flag,
-                const std::function<void(std::ostream&)>& write) {
-  std::ofstream file(path);
-  if (file) {
-    write(file);
-    file.flush();
-  }
-  if (!file) {
-    throw std::runtime_error(
-        fmt::format("{} {}: cannot be written; give a path where there is "
-                    "room and leave to write",
-                    flag, path));
-  }
+template <class Result> using writer = void (*)(std::span<const Result> results, std::ostream& to);
+
+template <class Result>
+std::string text_of(writer<Result> write, const std::vector<Result>& results) {
+  std::ostringstream text;
+  write(results, text);
+  return text.str();
 }
 
-template <class Result> std::string json_text(const std::vector<Result>& results) {
-  std::ostringstream text;
-  write_json(results, text);
-  return text.str();
+template <class Result>
+void write_file(run::output_file& file, writer<Result> write, const std::vector<Result>& results) {
+  file.begin();
+  file.write(text_of(write, results));
 }
 
 std::string text_report(const eval_options& options, const std::vector<method_errors>& results) {
@@ -174,21 +153,19 @@ std::string text_report(const eval_options&, const std::vector<needle_result>& r
 }
 
 template <class Result>
-void report(const eval_options& options, const std::vector<Result>& results) {
-  const bool json_first = options.json == "-";
+void report(const eval_options& options, report_files& files, const std::vector<Result>& results) {
+  const writer<Result> as_json = write_json;
+  const writer<Result> as_page = write_page;
   run::report_attempts reports;
   reports.attempt([&] {
-    run::write_standard_output(json_first ? json_text(results) : text_report(options, results));
+    run::write_standard_output(options.json == "-" ? text_of(as_json, results)
+                                                   : text_report(options, results));
   });
-  if (!options.json.empty() && !json_first) {
-    reports.attempt([&] {
-      write_file(options.json, "--json", [&](std::ostream& to) { write_json(results, to); });
-    });
+  if (files.json) {
+    reports.attempt([&] { write_file(*files.json, as_json, results); });
   }
-  if (!options.html.empty()) {
-    reports.attempt([&] {
-      write_file(options.html, "--html", [&](std::ostream& to) { write_page(results, to); });
-    });
+  if (files.html) {
+    reports.attempt([&] { write_file(*files.html, as_page, results); });
   }
   reports.finish();
 }
@@ -209,6 +186,7 @@ std::vector<needle_result> results_of(const needle_options& asked) {
 }
 
 int ask_needles(const eval_options& options) {
+  report_files files(options);
   const needle_options asked{.model = model_root(options.models) / "needle",
                              .prose = needle_prose(options.models, options.text),
                              .tokens = tokens_of(options),
@@ -222,10 +200,10 @@ int ask_needles(const eval_options& options) {
                              .threads = options.threads,
                              .progress = [&](const std::string& text) {
                                if (!options.quiet) {
-                                 fmt::print(stderr, "{}\n", text);
+                                 run::write_standard_error(text + "\n");
                                }
                              }};
-  report(options, results_of(asked));
+  report(options, files, results_of(asked));
   return 0;
 }
 
@@ -237,7 +215,6 @@ int evaluate_all(const eval_options& options) {
         fmt::format("--data {}: --needle has texts of its own; leave out one of the two",
                     options.data.front()));
   }
-  check_files(options);
   if (options.needle) {
     return ask_needles(options);
   }
@@ -250,6 +227,7 @@ int evaluate_all(const eval_options& options) {
                     : options.data.empty() ? "--data is"
                                            : "--selector is"));
   }
+  report_files files(options);
   judging judge(options);
   const std::vector<std::uint64_t> lengths = tokens_of(options);
   for (const std::uint64_t tokens : lengths) {
@@ -269,7 +247,7 @@ int evaluate_all(const eval_options& options) {
       }
     }
   }
-  report(options, judge.results());
+  report(options, files, judge.results());
   return 0;
 }
 

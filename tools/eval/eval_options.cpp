@@ -49,6 +49,16 @@ CLI::Validator share_from(double least) {
   return {check, "", "share"};
 }
 
+/// A report that was asked for is not left out for want of a name.
+std::string file_name_complaint(const std::string& text) {
+  return text.empty() ? "'' is no file; name one" : "";
+}
+
+std::string page_file_complaint(const std::string& text) {
+  return text == "-" ? "'-' is not taken for stdout here; name a file, such as report.html"
+                     : file_name_complaint(text);
+}
+
 void add_data_flags(CLI::App& command, eval_options& options) {
   auto* const data = command.add_option_group("Data");
   data->add_option("--data", options.data,
@@ -81,8 +91,10 @@ void add_report_flags(CLI::App& command, eval_options& options) {
   auto* const report = command.add_option_group("Reports");
   report->add_flag("--per-head", options.per_head, "A line per query head too");
   report->add_option("--json", options.json, "Write all figures as a JSON list; - = stdout")
+      ->check(CLI::Validator(file_name_complaint, "", "file_name"))
       ->type_name("FILE");
   report->add_option("--html", options.html, "Write a page with curves of error against rows")
+      ->check(CLI::Validator(page_file_complaint, "", "page_file"))
       ->type_name("FILE");
   report->add_flag("-q,--quiet", options.quiet, "No progress on stderr");
 }

@@ -31,6 +31,10 @@ class job_trace final : public trace_sink {
   std::atomic<trace_writer*> begun_{nullptr};
 };
 
+/// Throws usage_error where a file that is to be written is one that another flag names or one that
+/// the model is read from, and model_error where the model does not say what those are.
+void check_files(const run_options& options);
+
 /// Opens what the flags name, see output_file: throws usage_error and keeps what the files hold.
 struct job_files {
   explicit job_files(const run_options& options);

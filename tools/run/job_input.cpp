@@ -1,14 +1,19 @@
 #include "tools/run/job_input.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <ext/stdio_filebuf.h>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
+#include <istream>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "tools/run/prefix_plan.hpp"
 #include "tools/run/usage_error.hpp"
@@ -16,9 +21,21 @@
 namespace kvtier::run {
 namespace {
 
+/// Not std::cin, which takes a read error for the end.
+std::vector<prompt_line> read_standard_input() {
+  const int descriptor = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) {
+    throw usage_error(fmt::format("--input: cannot read '-', the standard input ({}); name a file",
+                                  std::generic_category().message(errno)));
+  }
+  __gnu_cxx::stdio_filebuf<char> buffer(descriptor, std::ios::in);
+  std::istream in(&buffer);
+  return read_prompts(in, "-");
+}
+
 std::vector<prompt_line> read_input(const std::string& path) {
   if (path == "-") {
-    return read_prompts(std::cin);
+    return read_standard_input();
   }
   std::ifstream file(path);
   // A directory opens and then fails to read.
@@ -26,7 +43,7 @@ std::vector<prompt_line> read_input(const std::string& path) {
     throw usage_error(
         fmt::format("--input: cannot read '{}'; name a readable JSONL file, or -", path));
   }
-  return read_prompts(file);
+  return read_prompts(file, path);
 }
 
 /// Tokenises a good line; returns what is wrong with it for this model, or nothing.

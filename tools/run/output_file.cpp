@@ -22,10 +22,18 @@ bool is_regular(int descriptor) {
   return ::fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
-bool is_new(const std::string& path) {
+/// Where opening `path` will make a file; empty if one is there.
+std::filesystem::path place_of_new(const std::string& path) {
   std::error_code none;
-  return std::filesystem::symlink_status(path, none).type() ==
-         std::filesystem::file_type::not_found;
+  if (std::filesystem::exists(path, none)) {
+    return {};
+  }
+  std::filesystem::path place = path;
+  // The links of a chain; opening refuses longer ones.
+  for (int link = 0; link < 40 && std::filesystem::is_symlink(place, none); ++link) {
+    place = place.parent_path() / std::filesystem::read_symlink(place, none);
+  }
+  return place;
 }
 
 }  // namespace
@@ -39,7 +47,7 @@ struct output_file::open_file {
 };
 
 output_file::output_file(std::string flag, std::string path)
-    : flag_(std::move(flag)), path_(std::move(path)), made_(is_new(path_)) {
+    : flag_(std::move(flag)), path_(std::move(path)), made_(place_of_new(path_)) {
   const int descriptor = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     throw usage_error(
@@ -58,9 +66,9 @@ output_file::output_file(std::string flag, std::string path)
 }
 
 output_file::~output_file() {
-  if (made_ && !begun_) {
+  if (!made_.empty() && !begun_) {
     std::error_code none;
-    std::filesystem::remove(path_, none);
+    std::filesystem::remove(made_, none);
   }
 }
 
@@ -79,6 +87,22 @@ void output_file::flush() {
   if (!file_->stream.flush()) {
     throw std::runtime_error(write_complaint(flag_, path_, errno));
   }
+}
+
+void output_file::write(std::string_view text) {
+  errno = 0;
+  if (!file_->stream.write(text.data(), static_cast<std::streamsize>(text.size())).flush()) {
+    throw std::runtime_error(write_complaint(flag_, path_, errno));
+  }
+}
+
+bool same_file(const std::filesystem::path& first, const std::filesystem::path& second) {
+  const auto place = [](const std::filesystem::path& path) {
+    std::error_code none;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+  };
+  std::error_code none;
+  return std::filesystem::equivalent(first, second, none) || place(first) == place(second);
 }
 
 std::string write_complaint(const std::string& flag, const std::string& path, int error) {

@@ -1,9 +1,11 @@
 /// Files that a job writes, and nobody else meanwhile.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 namespace kvtier::run {
 
@@ -26,13 +28,20 @@ class output_file {
   std::ostream& stream() noexcept;
   /// Writes what is buffered. Throws std::runtime_error naming the file if any write failed.
   void flush();
+  /// Writes all of `text`, after `begin`. Throws as `flush`.
+  void write(std::string_view text);
 
  private:
   struct open_file;
   std::string flag_, path_;
-  bool made_, begun_ = false;
+  std::filesystem::path made_;  ///< what this made, symbolic links followed; empty if nothing
+  bool begun_ = false;
   std::unique_ptr<open_file> file_;
 };
+
+/// Whether two paths lead to one file, be it there already (links of both kinds followed) or yet to
+/// be made.
+bool same_file(const std::filesystem::path& first, const std::filesystem::path& second);
 
 /// "--flag: cannot write 'path' (errno's text, if there is one); check that the disk has room".
 std::string write_complaint(const std::string& flag, const std::string& path, int error);

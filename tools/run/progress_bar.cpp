@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
+
+#include "tools/run/report_attempts.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -53,8 +54,7 @@ void progress_bar::update(const batch_progress& progress) {
     return;
   }
   last_ = progress_line(progress, line_width);
-  fmt::print(stderr, "\r\x1b[K{}", last_);
-  std::fflush(stderr);
+  write_standard_error("\r\x1b[K" + last_);
   drawn_ = true;
   drawn_at_ = now;
 }
@@ -62,18 +62,16 @@ void progress_bar::update(const batch_progress& progress) {
 void progress_bar::message(std::string_view text) {
   const std::lock_guard lock(mutex_);
   if (drawn_) {
-    fmt::print(stderr, "\r\x1b[K{}\n{}", text, last_);
+    write_standard_error(fmt::format("\r\x1b[K{}\n{}", text, last_));
   } else {
-    fmt::print(stderr, "{}\n", text);
+    write_standard_error(fmt::format("{}\n", text));
   }
-  std::fflush(stderr);
 }
 
 void progress_bar::clear() {
   const std::lock_guard lock(mutex_);
   if (drawn_) {
-    fmt::print(stderr, "\r\x1b[K");
-    std::fflush(stderr);
+    write_standard_error("\r\x1b[K");
     drawn_ = false;
   }
 }

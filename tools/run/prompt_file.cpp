@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
 
 #include "tools/decoder/json_excerpt.hpp"
+#include "tools/run/usage_error.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -99,12 +103,25 @@ std::string parse_problem(const json::parse_error& error) {
   return fmt::format("not JSON at byte {}: {}; write one JSON object per line", error.byte, cause);
 }
 
+/// As `parse_problem`; the number stands in quotes at the end, however long it is.
+std::string range_problem(const json::out_of_range& error) {
+  const std::string_view text = error.what();
+  const auto open = text.find('\'');
+  const auto number = open == std::string_view::npos
+                          ? text
+                          : text.substr(open + 1, text.find_last_of('\'') - open - 1);
+  return fmt::format("the number {} is too large; write numbers of at most 1.8e308",
+                     shown(std::string(number)));
+}
+
 std::string read_line(const std::string& text, prompt_line& out) {
   json object;
   try {
     object = json::parse(text);
   } catch (const json::parse_error& error) {
     return parse_problem(error);
+  } catch (const json::out_of_range& error) {
+    return range_problem(error);
   }
   if (!object.is_object()) {
     return fmt::format("{} is not an object; write one JSON object per line", shown(object));
@@ -121,29 +138,56 @@ bool blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
+/// The rest of `in` must not be taken for empty.
+[[noreturn]] void refuse_rest(const std::string& name, std::uint64_t line, int error) {
+  const bool too_large = error == ENOMEM;
+  throw usage_error(fmt::format(
+      "--input: cannot read '{}' beyond line {} ({}); {}", name, line - 1,
+      error == 0 ? "read error" : std::generic_category().message(error),
+      too_large ? fmt::format("split it into smaller jobs, or shorten line {}", line)
+                : "name a readable JSONL file, or check the disk or pipe that it comes from"));
+}
+
+/// Reads a line; false at the end.
+bool next_line(std::istream& in, const std::string& name, std::uint64_t number, std::string& text) {
+  errno = 0;
+  if (std::getline(in, text)) {
+    return true;
+  }
+  if (in.bad()) {
+    refuse_rest(name, number, errno);
+  }
+  return false;
+}
+
 }  // namespace
 
-std::vector<prompt_line> read_prompts(std::istream& in) {
+std::vector<prompt_line> read_prompts(std::istream& in, const std::string& name) {
   std::vector<prompt_line> lines;
   std::unordered_map<std::string, std::uint64_t> first_line_of;
   std::string text;
-  for (std::uint64_t number = 1; std::getline(in, text); ++number) {
-    if (number == 1 && text.starts_with("\xef\xbb\xbf")) {
-      text.erase(0, 3);
-    }
-    if (blank(text)) {
-      continue;
-    }
-    auto& line = lines.emplace_back();
-    line.line = number;
-    line.error = read_line(text, line);
-    if (line.error.empty()) {
-      const auto [first, fresh] = first_line_of.emplace(line.id_json, number);
-      if (!fresh) {
-        line.error = fmt::format("id {} was already used on line {}; give every line its own id",
-                                 line.id_json, first->second);
+  std::uint64_t number = 1;
+  try {
+    for (; next_line(in, name, number, text); ++number) {
+      if (number == 1 && text.starts_with("\xef\xbb\xbf")) {
+        text.erase(0, 3);
+      }
+      if (blank(text)) {
+        continue;
+      }
+      auto& line = lines.emplace_back();
+      line.line = number;
+      line.error = read_line(text, line);
+      if (line.error.empty()) {
+        const auto [first, fresh] = first_line_of.emplace(line.id_json, number);
+        if (!fresh) {
+          line.error = fmt::format("id {} was already used on line {}; give every line its own id",
+                                   line.id_json, first->second);
+        }
       }
     }
+  } catch (const std::bad_alloc&) {
+    refuse_rest(name, number, ENOMEM);
   }
   return lines;
 }

@@ -22,7 +22,9 @@ struct prompt_line {
 
 /// Reads {"id": string or integer, "prompt": string or "prompt_token_ids": [integers],
 /// "max_tokens": integer >= 1, optional}. Other keys are ignored, blank lines skipped. A line that
-/// is not like that, or repeats an id, comes back with `error` set and fails alone.
-std::vector<prompt_line> read_prompts(std::istream& in);
+/// is not like that, or repeats an id, comes back with `error` set and fails alone. `name` is the
+/// file's, for messages. Throws usage_error where `in` breaks off (badbit) before its end, or where
+/// a line does not fit into memory.
+std::vector<prompt_line> read_prompts(std::istream& in, const std::string& name);
 
 }  // namespace kvtier::run

@@ -27,4 +27,9 @@ void write_standard_output(std::string_view text) {
   }
 }
 
+void write_standard_error(std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 }  // namespace kvtier::run

@@ -22,4 +22,8 @@ class report_attempts {
 /// Writes and flushes. Throws std::runtime_error if stdout does not take it all.
 void write_standard_output(std::string_view text);
 
+/// Writes to stderr, at once. Where that cannot be written (a full disk, a closed pipe) the text is
+/// lost: nobody is there to be told.
+void write_standard_error(std::string_view text) noexcept;
+
 }  // namespace kvtier::run

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <mutex>
@@ -108,37 +106,6 @@ std::unique_ptr<runtime> open_runtime(const config& settings) {
     throw usage_error(fmt::format(
         "--device-memory {} and --host-memory {} are more than this machine can give; lower them",
         format_bytes(settings.device_memory), format_bytes(settings.host_memory)));
-  }
-}
-
-/// Whether two paths lead to one file, be it there already or yet to be made.
-bool same_file(const std::string& first, const std::string& second) {
-  const auto place = [](const std::string& path) {
-    std::error_code none;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
-  };
-  std::error_code none;
-  return std::filesystem::equivalent(first, second, none) || place(first) == place(second);
-}
-
-/// Two flags that name one file would overwrite each other's work.
-void check_files_differ(const run_options& options) {
-  const std::array<std::pair<std::string_view, const std::string*>, 5> files = {
-      {{"--input", &options.input},
-       {"--output", &options.output},
-       {"--logits", &options.logits},
-       {"--trace", &options.trace},
-       {"--metrics", &options.metrics}}};
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    for (std::size_t j = i + 1; j < files.size(); ++j) {
-      const auto& [first_flag, first] = files[i];
-      const auto& [second_flag, second] = files[j];
-      const auto are_files = !first->empty() && *first != "-" && !second->empty() && *second != "-";
-      if (are_files && same_file(*first, *second)) {
-        throw usage_error(fmt::format("{}: '{}' is what {} names too; give each its own file",
-                                      second_flag, *second, first_flag));
-      }
-    }
   }
 }
 
@@ -358,7 +325,7 @@ int run(const run_options& options, const build_facts& facts) {
     throw usage_error(
         "--json: stdout already takes the results of --output -; give --output FILE as well");
   }
-  check_files_differ(options);
+  check_files(options);
   const auto model_config = decoder::model_config::load(options.model);
   const auto words = decoder::tokenizer::load(options.model);
   auto input = prepare_input(options, *words, model_config);

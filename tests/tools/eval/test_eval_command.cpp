@@ -1,6 +1,7 @@
 // Runs `kvtier eval` itself, as a user does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -116,6 +117,11 @@ TEST_F(eval_command, a_bad_flag_is_one_line_and_exit_code_2) {
       {"--needle --models .", "--models: ./needle/config.json"},
       {"--needle --text nowhere", "--text nowhere"},
       {"-q --needle --tokens 64", "--needle: needle text"},
+      {"--json ''", "--json: '' is no file; name one"},
+      {"--html ''", "--html: '' is no file; name one"},
+      {"--html -", "--html: '-' is not taken for stdout here; name a file"},
+      {"-q --data trained --text /proc/self/mem --selector topk", "the text /proc/self/mem cannot"},
+      {"-q --needle --text /proc/self/mem", "the text /proc/self/mem cannot be read"},
       {"--speed", "--speed"},
       {"fly", "fly"},
   };
@@ -135,7 +141,8 @@ TEST_F(eval_command, a_path_that_cannot_be_written_fails_at_once) {
     expect_one_clear_line(result, 2,
                           flag + ": cannot write 'nowhere/file' (No such file or directory); name");
     EXPECT_THAT(result.out, IsEmpty());
-    expect_one_clear_line(judge("--selector topk " + flag + " /dev/full"), 1, flag + " /dev/full");
+    expect_one_clear_line(judge("--selector topk " + flag + " /dev/full"), 1,
+                          flag + ": cannot write '/dev/full' (No space left on device)");
   }
   expect_one_clear_line(judge("--selector topk --json file --html ./file"), 2, "--html: './file'");
   for (const char* const flags : {"--json -", ""}) {
@@ -148,15 +155,54 @@ TEST_F(eval_command, a_path_that_cannot_be_written_fails_at_once) {
 
 TEST_F(eval_command, a_full_disk_under_one_report_does_not_cost_the_others) {
   const outcome result = judge("--selector topk --json /dev/full --html all.html");
-  expect_one_clear_line(result, 1, "--json /dev/full");
+  expect_one_clear_line(result, 1, "--json: cannot write '/dev/full'");
   EXPECT_THAT(result.out, HasSubstr("topk"));
   EXPECT_THAT(read_file(folder_ / "all.html"), StartsWith("<!DOCTYPE html>"));
   const outcome both = run(
       "-q --tokens 64 --cases 1 --data synthetic:g2 --selector topk --json /dev/full --html b.html",
       "/dev/full");
   expect_one_clear_line(both, 1, "standard output");
-  EXPECT_THAT(both.err, HasSubstr("--json /dev/full"));
+  EXPECT_THAT(both.err, HasSubstr("--json: cannot write '/dev/full'"));
   EXPECT_THAT(read_file(folder_ / "b.html"), StartsWith("<!DOCTYPE html>"));
+}
+
+TEST_F(eval_command, writes_into_a_fifo) {
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  const outcome result = command_folder::run(
+      "eval -q --tokens 64 --cases 1 --data synthetic:g2 --selector topk --json fifo", "out.txt",
+      "{ timeout 60 cat fifo >read.json & reader=$!; trap 'wait $reader' EXIT; } && timeout 60");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(json::parse(read_file(folder_ / "read.json")), SizeIs(1));
+}
+
+TEST_F(eval_command, refuses_a_dump_that_is_a_fifo) {
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  expect_one_clear_line(run("-q --data dump:fifo --selector topk"), 2,
+                        "--data dump:fifo: fifo is not a regular file");
+}
+
+TEST_F(eval_command, writes_through_a_dangling_link) {
+  std::filesystem::create_symlink("target.json", folder_ / "link.json");
+  expect_one_clear_line(judge("--selector topk --sinks 300 --recent 0 --json link.json"), 2,
+                        "leaves no tile");
+  EXPECT_FALSE(there_is("target.json"));
+  ASSERT_EQ(judge("--selector topk --json link.json").exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.json"));
+  EXPECT_THAT(json::parse(read_file(folder_ / "target.json")), SizeIs(1));
+}
+
+TEST_F(eval_command, keeps_what_a_report_holds_when_it_fails) {
+  std::ofstream(folder_ / "all.json") << "from before";
+  expect_one_clear_line(judge("--selector topk --sinks 300 --recent 0 --json all.json"), 2,
+                        "leaves no tile");
+  EXPECT_EQ(read_file(folder_ / "all.json"), "from before");
+}
+
+TEST_F(eval_command, names_a_report_beyond_the_limit_of_file_sizes) {
+  const outcome result = command_folder::run(
+      "eval -q --tokens 64 --cases 1 --data synthetic:g2 --selector topk --html all.html",
+      "out.txt", "ulimit -f 1 &&");
+  expect_one_clear_line(result, 1, "--html: cannot write 'all.html' (File too large)");
 }
 
 TEST_F(eval_command, judges_selectors_at_budgets) {

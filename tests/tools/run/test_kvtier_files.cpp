@@ -103,5 +103,75 @@ TEST_F(kvtier_files, beyond_the_limit_of_file_sizes_are_named) {
   EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(20));
 }
 
+TEST_F(kvtier_files, of_the_model_are_refused) {
+  write("in.jsonl", short_prompts(1));
+  const auto copy = [&](const std::string& name, const std::string& as) {
+    std::filesystem::copy_file(needle_folder + "/" + name, folder_ / "model" / as);
+  };
+  std::filesystem::create_directory(folder_ / "model");
+  copy("config.json", "config.json");
+  copy("tokenizer.json", "tokenizer.json");
+  copy("model.safetensors", "shard.bin");
+  write("model/model.safetensors.index.json", R"({"weight_map": {"any": "shard.bin"}})");
+  std::filesystem::create_symlink("model/config.json", folder_ / "soft");
+  std::filesystem::create_hard_link(folder_ / "model" / "shard.bin", folder_ / "hard");
+  const auto job = [&](const std::string& flags) {
+    return run("run -q --model model --input in.jsonl " + flags);
+  };
+  const auto kept = [&] {
+    std::string all;
+    for (const auto& file : std::filesystem::directory_iterator(folder_ / "model")) {
+      all += file.path().filename().string() + read_file(file.path());
+    }
+    return all;
+  };
+  const auto before = kept();
+  for (const std::string flag : {"--output", "--logits", "--trace", "--metrics"}) {
+    SCOPED_TRACE(flag);
+    const auto refused = [&](const std::string& path, const std::string& part) {
+      const std::string others = flag == "--output" ? "" : " --output out";
+      expect_one_clear_line(job(flag + " " + path + others), 2,
+                            flag + ": '" + path + "' is " + part + " of --model, which would be");
+    };
+    refused("model/../model/tokenizer.json", "tokenizer.json");
+    refused("model/model.safetensors.index.json", "model.safetensors.index.json");
+    refused("model/model.safetensors", "model.safetensors");
+    refused("soft", "config.json");
+    refused("hard", "shard.bin");
+  }
+  EXPECT_EQ(kept(), before);
+  EXPECT_EQ(job("--output model/out.jsonl").exit_code, 0);
+}
+
+TEST_F(kvtier_files, are_written_where_stderr_cannot_be) {
+  write("in.jsonl", short_prompts(2));
+  const std::string job = "run -v --model " + needle_folder + " --input in.jsonl --output out ";
+  // The comment keeps out the redirection of stderr that follows.
+  EXPECT_EQ(run(job + "2>/dev/full #").exit_code, 0);
+  EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(2));
+  EXPECT_EQ(run(job + "--device-memory 1KiB 2>/dev/full #").exit_code, 2);
+  EXPECT_EQ(
+      run("eval --tokens 64 --cases 1 --data synthetic:g2 --selector topk >out.txt 2>/dev/full #")
+          .exit_code,
+      0);
+}
+
+TEST_F(kvtier_files, whose_reading_breaks_off_are_named) {
+  const auto job = [&](const std::string& input, const std::string& in) {
+    return run("run -q --model " + needle_folder + " --output out --input " + input, "out.txt", "",
+               in);
+  };
+  expect_one_clear_line(job("/proc/self/mem", "/dev/null"), 2,
+                        "--input: cannot read '/proc/self/mem' beyond line 0 (Input/output error)");
+  expect_one_clear_line(job("-", "."), 2,
+                        "--input: cannot read '-' beyond line 0 (Is a directory); name");
+  expect_one_clear_line(job("-", "&-"), 2,
+                        "--input: cannot read '-', the standard input (Bad file descriptor); name");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+  write("in.jsonl", short_prompts(2));
+  EXPECT_EQ(job("-", "in.jsonl").exit_code, 0);
+  EXPECT_THAT(parse_lines(read_file(folder_ / "out")), SizeIs(2));
+}
+
 }  // namespace
 }  // namespace kvtier::test

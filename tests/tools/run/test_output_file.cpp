@@ -66,6 +66,43 @@ TEST_F(output_files, leave_nothing_behind_if_the_job_never_begins) {
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
+TEST_F(output_files, are_written_through_symbolic_links) {
+  const std::string target = path_;
+  path_ = (folder_ / "link").string();
+  std::filesystem::create_symlink("out", path_);
+  { const output_file refused("--output", path_); }
+  EXPECT_FALSE(std::filesystem::exists(target));
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  output_file file("--output", path_);
+  file.begin();
+  file.write("new");
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  path_ = target;
+  EXPECT_EQ(content(), "new");
+}
+
+TEST_F(output_files, say_why_a_whole_text_cannot_be_written) {
+  output_file full("--html", "/dev/full");
+  full.begin();
+  try {
+    full.write(std::string(1 << 20, 'x'));
+    FAIL() << "wrote to a full disk";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(),
+                StartsWith("--html: cannot write '/dev/full' (No space left on device)"));
+  }
+}
+
+TEST_F(output_files, are_the_same_through_links_and_before_they_exist) {
+  write("old");
+  std::filesystem::create_symlink("out", folder_ / "link");
+  std::filesystem::create_hard_link(path_, folder_ / "hard");
+  EXPECT_TRUE(same_file(path_, folder_ / "link"));
+  EXPECT_TRUE(same_file(path_, folder_ / "hard"));
+  EXPECT_TRUE(same_file(folder_ / "new", folder_ / "." / "new"));
+  EXPECT_FALSE(same_file(folder_ / "new", path_));
+}
+
 TEST_F(output_files, are_refused_to_a_second_job) {
   write("old");
   {

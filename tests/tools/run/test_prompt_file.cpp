@@ -3,8 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <new>
 #include <random>
 #include <sstream>
+#include <stdexcept>
+#include <streambuf>
+
+#include "tools/run/usage_error.hpp"
 
 namespace kvtier::run {
 namespace {
@@ -16,7 +22,7 @@ using testing::SizeIs;
 
 std::vector<prompt_line> read(const std::string& text) {
   std::istringstream in(text);
-  return read_prompts(in);
+  return read_prompts(in, "in.jsonl");
 }
 
 /// What is wrong with a file of this one line.
@@ -85,6 +91,71 @@ TEST(read_prompts, says_what_is_wrong_and_what_would_be_right) {
               HasSubstr("is 2147483648; write an integer from 1 to 2147483647"));
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":"5"})"), HasSubstr("\"5\""));
   EXPECT_THAT(problem(R"({"id":"a","prompt":"x","max_tokens":null})"), HasSubstr("null"));
+}
+
+TEST(read_prompts, a_number_that_overflows_fails_its_line_only) {
+  const std::string digits(400, '9');
+  const auto lines =
+      read("{\"id\":\"a\",\"prompt\":\"x\",\"max_tokens\":1e999}\n" + std::string("{\"id\":") +
+           digits + ",\"prompt\":\"x\"}\n" + "{\"id\":\"c\",\"prompt\":\"y\"}\n");
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_THAT(lines[0].error, HasSubstr("the number \"1e999\" is too large; write"));
+  EXPECT_THAT(lines[1].error, HasSubstr("the number \"999"));
+  EXPECT_LT(lines[1].error.size(), 150u);
+  EXPECT_THAT(lines[2].error, IsEmpty());
+}
+
+/// Gives `text`, then fails as `fail` does.
+class failing_buffer : public std::streambuf {
+ public:
+  failing_buffer(std::string text, void (*fail)()) : text_(std::move(text)), fail_(fail) {
+    setg(text_.data(), text_.data(), text_.data() + text_.size());
+  }
+
+ private:
+  int_type underflow() override {
+    fail_();
+    return traits_type::eof();
+  }
+
+  std::string text_;
+  void (*fail_)();
+};
+
+std::string complaint_about(const std::string& text, void (*fail)()) {
+  failing_buffer buffer(text, fail);
+  std::istream in(&buffer);
+  try {
+    const auto lines = read_prompts(in, "in.jsonl");
+    return "read " + std::to_string(lines.size()) + " lines";
+  } catch (const usage_error& error) {
+    return error.what();
+  }
+}
+
+TEST(read_prompts, a_read_error_is_not_the_end) {
+  const std::string text = "{\"id\":1,\"prompt\":\"x\"}\n{\"id\":2,\"prompt\":\"y\"}\n{\"id\"";
+  EXPECT_EQ(complaint_about(text, [] {}), "read 3 lines");
+  const auto broken = [] {
+    errno = EIO;
+    throw std::runtime_error("broken");
+  };
+  EXPECT_THAT(
+      complaint_about(text, broken),
+      HasSubstr("--input: cannot read 'in.jsonl' beyond line 2 (Input/output error); name"));
+  EXPECT_THAT(complaint_about("", broken), HasSubstr("beyond line 0 (Input/output error)"));
+  EXPECT_THAT(complaint_about(text, [] { throw std::runtime_error("unknown"); }),
+              HasSubstr("beyond line 2 (read error)"));
+}
+
+TEST(read_prompts, a_line_that_does_not_fit_into_memory_is_not_the_end) {
+  const auto full = [] {
+    errno = ENOMEM;
+    throw std::bad_alloc();
+  };
+  EXPECT_THAT(complaint_about("\n{\"id\"", full),
+              HasSubstr("beyond line 1 (Cannot allocate memory); split it into smaller jobs, or "
+                        "shorten line 2"));
 }
 
 TEST(read_prompts, refuses_invalid_utf8_with_a_printable_error) {
