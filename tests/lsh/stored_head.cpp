@@ -112,7 +112,12 @@ std::vector<head_sums> stored_head::attend(const lsh::selection& chosen) const {
   }
   std::vector<head_sums> all;
   for (const lsh::host_sums& from : attention.finish(nullptr)) {
-    all.push_back({from.den, {from.num.begin(), from.num.end()}});
+    // In the selection's own units, whichever were right for what was read.
+    const double unit = std::exp(from.reference - double{chosen.reference[all.size()]});
+    all.push_back({unit * from.den, {from.num.begin(), from.num.end()}});
+    for (double& x : all.back().num) {
+      x *= unit;
+    }
   }
   return all;
 }
