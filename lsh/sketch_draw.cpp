@@ -184,7 +184,7 @@ void run_draw::add_tile(const draw_setting& setting, std::size_t position, const
   tile_weights.insert(tile_weights.end(), sums_.begin(), sums_.begin() + query.heads);
   tile_moments.insert(tile_moments.end(), moment_sums_.begin(), moment_sums_.begin() + query.heads);
   if (setting.rises) {
-    const auto tokens = static_cast<std::ptrdiff_t>(query.heads * tile_tokens);
+    const std::ptrdiff_t tokens = std::ptrdiff_t{query.heads} * tile_tokens;
     tile_rises.insert(tile_rises.end(), rise_sums_.begin(), rise_sums_.begin() + query.heads);
     token_weights.insert(token_weights.end(), weights_.begin(), weights_.begin() + tokens);
     token_rises.insert(token_rises.end(), rises_.begin(), rises_.begin() + tokens);
