@@ -371,8 +371,8 @@ std::vector<host_sums> sampled_attention::state::finish_in_units_of(
         tile.num[d] = static_cast<float>(scale * double{tile.num[d]});
       }
       if (call.chosen.rises) {
-        const double of_estimates = double{call.chosen.reference[h]} - double{references[h]};
-        tile.slopes[h].multiply_weights(std::exp(std::min(of_estimates, largest_depth)));
+        tile.slopes[h].multiply_weights(
+            scale_of_estimates(double{call.chosen.reference[h]}, double{references[h]}));
       }
     }
   }

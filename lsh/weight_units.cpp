@@ -24,13 +24,14 @@ double exact_top(const row_pass& read, const float* query) {
   return top;
 }
 
+constexpr double largest_estimate = 1e18;
+
 /// Multiplies every head's part of arrays [i][heads][per_head].
 class head_scales {
  public:
   head_scales(const selection& chosen, std::span<const float> references) {
     for (std::size_t h = 0; h < references.size(); ++h) {
-      const double shift = double{chosen.reference[h]} - double{references[h]};
-      scales_.push_back(std::isfinite(shift) ? std::min(std::exp(shift), largest) : 1.0);
+      scales_.push_back(scale_of_estimates(double{chosen.reference[h]}, double{references[h]}));
     }
   }
 
@@ -39,7 +40,7 @@ class head_scales {
     for (std::size_t i = 0; i < to.size(); ++i) {
       const double scale = scales_[i / per_head % scales_.size()];
       const double scaled = static_cast<double>(to[i]) * (power == 2 ? scale * scale : scale);
-      to[i] = static_cast<Value>(std::clamp(scaled, -largest, largest));
+      to[i] = static_cast<Value>(std::clamp(scaled, -largest_estimate, largest_estimate));
     }
   }
   void apply(unread_estimate& to) const {
@@ -49,9 +50,6 @@ class head_scales {
   }
 
  private:
-  /// Only what was expected of rows that were read can come to as much.
-  static constexpr double largest = 1e18;
-
   std::vector<double> scales_;
 };
 
@@ -69,6 +67,10 @@ double top_logit(const row_pass& read, const float* queries, std::uint32_t head,
     return reference + std::log(double{largest});
   }
   return exact_top(read, queries + std::size_t{head} * read.head_dim);
+}
+
+double scale_of_estimates(double from, double to) noexcept {
+  return std::isfinite(from - to) ? std::min(std::exp(from - to), largest_estimate) : 1.0;
 }
 
 selection in_units_of(const selection& chosen, std::span<const float> references) {

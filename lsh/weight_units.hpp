@@ -33,6 +33,10 @@ inline bool fits(double top, double reference, double depth) noexcept {
 double top_logit(const row_pass& read, const float* queries, std::uint32_t head, double reference,
                  const float* weights);
 
+/// What estimates in units of exp(from) are multiplied by to be in units of exp(to). Limited: only
+/// what was expected of rows that were read, and is known now, can come to more than fp32 holds.
+double scale_of_estimates(double from, double to) noexcept;
+
 /// `chosen` with other references, [heads], and all its estimates in their units.
 selection in_units_of(const selection& chosen, std::span<const float> references);
 
